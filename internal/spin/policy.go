@@ -1,0 +1,94 @@
+// Package spin is the one place that waits. Everything else in the project asks
+// it to wait until a condition holds; how the processor is used meanwhile is
+// decided here, by policy.
+//
+// A wait goes through the same stations under every policy:
+//
+//	check → pause (a bounded number of turns) → failure, context, deadline
+//	      → runtime.Gosched → (adaptive, block) park until the bell rings
+//
+// and every turn is counted, because what waiting costs is what this project
+// exists to show.
+package spin
+
+import (
+	"fmt"
+	"runtime"
+)
+
+// Policy says how a waiter uses the processor.
+type Policy uint8
+
+const (
+	// Adaptive spins for about two microseconds, yields for some tens, then
+	// parks. It does not spin at all when more ranks wait than cores exist.
+	Adaptive Policy = iota
+	// Spin polls without giving the processor away, as NCCL's kernels and
+	// proxies do, but for one yield every spinTurns polls: without it a
+	// waiter that occupies the only processor would hold up the very rank
+	// it waits for until the scheduler's time slice ends.
+	Spin
+	// Yield gives the processor away after every poll.
+	Yield
+	// Block parks at once.
+	Block
+	policiesCount
+)
+
+var policyNames = [policiesCount]string{"adaptive", "spin", "yield", "block"}
+
+func (p Policy) String() string {
+	if p >= policiesCount {
+		return fmt.Sprintf("policy(%d)", uint8(p))
+	}
+	return policyNames[p]
+}
+
+// ParsePolicy is the inverse of String.
+func ParsePolicy(name string) (Policy, error) {
+	for p, n := range policyNames {
+		if n == name {
+			return Policy(p), nil
+		}
+	}
+	return 0, fmt.Errorf("unknown wait policy %q (spin, yield, adaptive or block)", name)
+}
+
+// Turns a waiter may burn, each worth a poll and a pause of some nanoseconds.
+const (
+	// spinTurns is NCCL's interval between looks at the abort flag
+	// (NCCL_SPINS_BEFORE_CHECK_ABORT in src/device/primitives.h).
+	spinTurns = 10000
+	// adaptiveTurns is about 2 µs: a rank that is on time answers within it.
+	adaptiveTurns = 400
+	// adaptiveYields is about 50 µs of runtime.Gosched with an idle
+	// processor: parking and waking cost as much.
+	adaptiveYields = 500
+	// crowdedYields replaces both when ranks outnumber cores: a switch to a
+	// rank that has work is worth more than any poll.
+	crowdedYields = 2
+)
+
+// limits is a policy made concrete for a number of waiters.
+type limits struct {
+	turns  int // polls between two slow turns
+	yields int // slow turns before the first park; -1 = never park
+}
+
+// limitsFor decides how long waiters of policy p may poll and yield when
+// waiters of them share this process's processors.
+func limitsFor(p Policy, waiters int) limits {
+	crowded := waiters > runtime.GOMAXPROCS(0)
+	switch {
+	case p == Spin:
+		return limits{spinTurns, -1}
+	case p == Yield:
+		return limits{1, -1}
+	case p == Block:
+		return limits{1, 0}
+	case crowded:
+		return limits{1, crowdedYields}
+	default:
+		return limits{adaptiveTurns, adaptiveYields}
+	}
+}

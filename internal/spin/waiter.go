@@ -1,0 +1,266 @@
+package spin
+
+import (
+	"context"
+	"runtime"
+	"sync/atomic"
+	"time"
+)
+
+// Condition is something a Waiter can wait for: a credit, a filled slot, a flag.
+type Condition interface {
+	// Ready reports whether the wait is over. It is called by the waiting
+	// goroutine only.
+	Ready() bool
+	// Peer is the rank that must act for Ready to become true.
+	Peer() int
+	// Arm asks whoever makes Ready true to wake p from now on.
+	Arm(p *Parker)
+	// Disarm withdraws Arm.
+	Disarm()
+}
+
+// Watch is asked on the slow path whether there is a reason to stop waiting.
+type Watch interface {
+	// Failed returns the error that ended the communicator, or nil. It is one
+	// load: every slow turn calls it.
+	Failed() error
+	// Inspect looks for reasons that nobody reports by itself: peers that are
+	// in another call, or closed. It is called every few milliseconds, with
+	// the condition waited for.
+	Inspect(c Condition) error
+	// Expired turns a finished context or a passed deadline into the error
+	// that names who was waited for.
+	Expired(c Condition, cause error) error
+}
+
+// Counters tell what a role's waiting cost. A turn is one poll of a condition.
+type Counters struct {
+	Waits  uint64 // conditions that were not true at the first look
+	Turns  uint64 // polls, successful or not
+	Found  uint64 // polls that found the condition true
+	Yields uint64 // runtime.Gosched calls
+	Parks  uint64 // sleeps
+}
+
+// Add adds d to c.
+func (c *Counters) Add(d Counters) {
+	c.Waits += d.Waits
+	c.Turns += d.Turns
+	c.Found += d.Found
+	c.Yields += d.Yields
+	c.Parks += d.Parks
+}
+
+// Waiter waits on behalf of one goroutine at a time. Its counters are kept in
+// plain words and published now and then, so that a short wait costs no atomic
+// store; Counters may lag by publishTurns polls.
+type Waiter struct {
+	limits limits
+	parker *Parker
+	timer  *time.Timer
+
+	// What Bind set for the launch in progress.
+	watch    Watch
+	done     <-chan struct{}
+	ctx      context.Context
+	timeout  time.Duration
+	deadline time.Time // set when the clock is first read
+
+	local     Counters // owned by the waiting goroutine
+	published struct {
+		waits, turns, found, yields, parks atomic.Uint64 // written by the waiting goroutine
+	}
+}
+
+const (
+	publishTurns = 1 << 12
+	// firstSleep and longestSleep bound the time after which a parked waiter
+	// looks around by itself (Inspect): a peer that is in another call wakes
+	// nobody.
+	firstSleep   = 2 * time.Millisecond
+	longestSleep = 32 * time.Millisecond
+)
+
+// NewWaiter returns a Waiter for a process in which waiters goroutines may wait
+// at the same time.
+func NewWaiter(p Policy, waiters int) *Waiter {
+	return &Waiter{limits: limitsFor(p, waiters), parker: NewParker()}
+}
+
+// Parker is what a failure must wake.
+func (w *Waiter) Parker() *Parker { return w.parker }
+
+// Bind sets what ends the waits of the coming launch: the watch, the context
+// and, if it is not zero, a limit on the time that may pass once waiting has become
+// slow.
+func (w *Waiter) Bind(ctx context.Context, watch Watch, timeout time.Duration) {
+	w.watch, w.ctx, w.done = watch, ctx, ctx.Done()
+	w.timeout, w.deadline = timeout, time.Time{}
+}
+
+// Until returns nil as soon as c is ready, or the reason why it never will be.
+func (w *Waiter) Until(c Condition) error {
+	if c.Ready() {
+		w.local.Turns++
+		w.local.Found++
+		return nil
+	}
+	w.local.Waits++
+	if w.poll(c) {
+		return nil
+	}
+	return w.slow(c)
+}
+
+// poll looks at c for the policy's number of turns.
+func (w *Waiter) poll(c Condition) bool {
+	for turn := range w.limits.turns {
+		if c.Ready() {
+			w.found(turn + 1)
+			return true
+		}
+		pause()
+	}
+	w.local.Turns += uint64(w.limits.turns)
+	return false
+}
+
+// found counts a success after turns polls.
+func (w *Waiter) found(turns int) {
+	w.local.Turns += uint64(turns)
+	w.local.Found++
+	if w.local.Turns-w.published.turns.Load() >= publishTurns {
+		w.publish()
+	}
+}
+
+// slow gives the processor away between polls and looks at everything that can
+// end a wait.
+func (w *Waiter) slow(c Condition) error {
+	defer w.publish()
+	sleep := firstSleep
+	var lastLook time.Time
+	for turn := 1; ; turn++ {
+		if err := w.watch.Failed(); err != nil {
+			return err
+		}
+		// The clock is read only every 64th yield and when a sleep was not
+		// ended by a bell: it costs as much as a yield.
+		look := turn%64 == 0
+		if w.limits.yields >= 0 && turn > w.limits.yields {
+			switch w.park(c, sleep) {
+			case foundReady:
+				w.found(1)
+				return nil
+			case rang:
+			case timedOut:
+				sleep = min(2*sleep, longestSleep)
+				look = true
+			}
+		} else {
+			w.local.Yields++
+			runtime.Gosched()
+		}
+		if w.poll(c) {
+			return nil
+		}
+		if look {
+			now := time.Now()
+			if err := w.expired(c, now); err != nil {
+				return err
+			}
+			if now.Sub(lastLook) >= firstSleep {
+				lastLook = now
+				w.publish()
+				if err := w.watch.Inspect(c); err != nil {
+					return err
+				}
+			}
+		}
+	}
+}
+
+// expired reports a finished context or a passed deadline. The first call of a
+// launch starts the clock of the timeout.
+func (w *Waiter) expired(c Condition, now time.Time) error {
+	select {
+	case <-w.done:
+		return w.watch.Expired(c, w.ctx.Err())
+	default:
+	}
+	if w.timeout > 0 {
+		if w.deadline.IsZero() {
+			w.deadline = now.Add(w.timeout)
+		} else if now.After(w.deadline) {
+			return w.watch.Expired(c, context.DeadlineExceeded)
+		}
+	}
+	return nil
+}
+
+// wakening says how a park ended.
+type wakening uint8
+
+const (
+	foundReady wakening = iota // there was no need to sleep
+	rang                       // the bell, or a failure, or a wake-up that came late
+	timedOut                   // nothing happened, or the context is done
+)
+
+// park sleeps until c's bell rings, a failure or the context wakes it, or
+// atMost has passed.
+func (w *Waiter) park(c Condition, atMost time.Duration) wakening {
+	c.Arm(w.parker)
+	defer c.Disarm()
+	if c.Ready() { // made true before the bell was armed
+		return foundReady
+	}
+	if w.watch.Failed() != nil {
+		return rang
+	}
+	if w.timer == nil {
+		w.timer = time.NewTimer(atMost)
+	} else {
+		w.timer.Reset(atMost)
+	}
+	w.local.Parks++
+	defer w.timer.Stop()
+	select {
+	case <-w.parker.wake:
+		return rang
+	case <-w.done:
+		return timedOut
+	case <-w.timer.C:
+		return timedOut
+	}
+}
+
+// publish makes the counters visible to Counters.
+func (w *Waiter) publish() {
+	w.published.waits.Store(w.local.Waits)
+	w.published.turns.Store(w.local.Turns)
+	w.published.found.Store(w.local.Found)
+	w.published.yields.Store(w.local.Yields)
+	w.published.parks.Store(w.local.Parks)
+}
+
+// Counters returns what was counted so far. Any goroutine may call it.
+func (w *Waiter) Counters() Counters {
+	return Counters{
+		Waits:  w.published.waits.Load(),
+		Turns:  w.published.turns.Load(),
+		Found:  w.published.found.Load(),
+		Yields: w.published.yields.Load(),
+		Parks:  w.published.parks.Load(),
+	}
+}
+
+// pause spends about four nanoseconds without touching memory, so that a poll
+// does not steal the line from the rank that is about to write it.
+//
+//go:noinline
+func pause() {
+	for i := 0; i < 8; i++ { //nolint:revive // the loop is the work
+	}
+}

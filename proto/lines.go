@@ -1,0 +1,240 @@
+package proto
+
+import (
+	"sync/atomic"
+
+	"github.com/gollective/gollective/internal/spin"
+	"github.com/gollective/gollective/transport"
+)
+
+// lined is what LL and LL128 have in common: data travels in lines that carry
+// their own flags, so the reader follows the writer line by line and no counter
+// says that a slot is full. A chunk takes one slot:
+//
+//		header line, data line 0, data line 1, …
+//
+//	 1. wait for a free slot in every FIFO sent to, and write its header line;
+//	 2. wait for the header line in every FIFO received from, and compare it;
+//	 3. batch by batch: unpack the lines that have come, reduce, pack;
+//	 4. count the slots sent, release the slots received.
+//
+// NCCL: LLGenericOp in src/device/prims_ll.h, GenericOp in prims_ll128.h.
+type lined struct {
+	fan
+	format lineFormat
+	batch  int // bytes of payload handled at a time, whole lines and elements
+
+	unpacked [][]byte // per FIFO received from: one batch of payload
+	packed   []byte   // one batch of the result, where no output holds it
+	headers  []headerLine
+	next     lineFlag
+}
+
+var _ Primitives = (*lined)(nil)
+
+// lineFormat is a line layout. Its methods work on whole lines from the start of
+// lines on; flag is what a line of the step at hand carries.
+type lineFormat interface {
+	lineBytes() int
+	payload() int
+	// flag is the mark of a line of the given step.
+	flag(step uint64) uint64
+	// pack writes src into as many lines as it takes. The last store is
+	// sequentially consistent.
+	pack(lines, src []byte, flag uint64)
+	// unpack copies the leading lines that carry flag into dst and returns
+	// how many bytes of dst are done.
+	unpack(dst, lines []byte, flag uint64) int
+	// flagged reports whether the first line carries flag.
+	flagged(lines []byte, flag uint64) bool
+	// clean rewrites lines that the step did not need, where stale flags
+	// could be taken for new ones after a wrap-around.
+	clean(lines []byte, step uint64)
+}
+
+func newLined(format lineFormat, from []*transport.RecvEnd, to []*transport.SendEnd) *lined {
+	const batchLines = 32 // of LL128; 3840 bytes are whole elements of any type, and little
+	l := &lined{
+		fan:    newFan(from, to),
+		format: format,
+		batch:  batchLines * 120,
+	}
+	l.unpacked = make([][]byte, len(from))
+	l.headers = make([]headerLine, len(from))
+	for i, e := range from {
+		l.headers[i] = headerLine{end: e, format: format}
+	}
+	return l
+}
+
+// Begin implements Primitives. A chunk is one slot: there is nothing to round.
+func (l *lined) Begin(op Operation) { l.op = op }
+
+func (l *lined) Send(in []byte) error                { return l.step(send, in, nil) }
+func (l *lined) SendFromOutput(out []byte) error     { return l.step(sendFromOutput, nil, out) }
+func (l *lined) Recv(out []byte) error               { return l.step(recv, nil, out) }
+func (l *lined) CopySend(in, out []byte) error       { return l.step(copySend, in, out) }
+func (l *lined) RecvCopySend(out []byte) error       { return l.step(recvCopySend, nil, out) }
+func (l *lined) RecvReduceSend(in []byte) error      { return l.step(recvReduceSend, in, nil) }
+func (l *lined) RecvReduceCopy(in, out []byte) error { return l.step(recvReduceCopy, in, out) }
+func (l *lined) RecvReduceCopySend(in, out []byte) error {
+	return l.step(recvReduceCopySend, in, out)
+}
+
+// Next implements Primitives.
+func (l *lined) Next() spin.Condition {
+	if len(l.to) > 0 {
+		return l.to[0].Credit(1)
+	}
+	return &l.headers[0]
+}
+
+// step moves one chunk.
+func (l *lined) step(v verb, in, out []byte) error {
+	if v.has(toFIFO) {
+		if err := l.open(); err != nil {
+			return err
+		}
+	}
+	if v.has(fromFIFO) {
+		if err := l.admit(); err != nil {
+			return err
+		}
+	}
+	total := max(len(in), len(out))
+	for at := 0; at < total; at += l.batch {
+		end := min(at+l.batch, total)
+		if err := l.pass(v, part(in, at, end), part(out, at, end), at); err != nil {
+			return err
+		}
+	}
+	if v.has(toFIFO) {
+		for _, e := range l.to {
+			used := l.format.lineBytes() * (1 + (total+l.format.payload()-1)/l.format.payload())
+			l.format.clean(e.Slot(1)[used:], e.Step())
+			e.Advance()
+		}
+	}
+	if v.has(fromFIFO) {
+		for _, e := range l.from {
+			e.Release(1)
+		}
+	}
+	return nil
+}
+
+// open waits for a free slot in every FIFO sent to and writes the header lines.
+func (l *lined) open() error {
+	for _, e := range l.to {
+		if err := l.op.Waiter.Until(e.Credit(1)); err != nil {
+			return err
+		}
+		header := wordBytes(l.op.Header)
+		l.format.pack(e.Slot(1), header[:], l.format.flag(e.Step()))
+	}
+	return nil
+}
+
+// admit waits for the header line in every FIFO received from.
+func (l *lined) admit() error {
+	for i, e := range l.from {
+		if err := l.op.Waiter.Until(&l.headers[i]); err != nil {
+			return err
+		}
+		var header [8]byte
+		l.format.unpack(header[:], e.Slot(1), l.format.flag(e.Step()))
+		if err := l.check(e.Peer(), bytesWord(header)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pass moves one batch, whose payload begins at byte at of the chunk.
+func (l *lined) pass(v verb, in, out []byte, at int) error {
+	n := max(len(in), len(out))
+	lineBytes := l.format.lineBytes()
+	offset := lineBytes * (1 + at/l.format.payload())
+
+	// What only passes through to the output is unpacked right there.
+	l.slots, l.destinations = l.slots[:0], l.destinations[:0]
+	result := out
+	if !v.has(toOutput) {
+		result = scratch(&l.packed, l.batch)[:n]
+	}
+	if v.has(fromFIFO) {
+		for i, e := range l.from {
+			dst := result
+			if v.has(fromInput) {
+				dst = scratch(&l.unpacked[i], l.batch)[:n]
+			}
+			if err := l.read(e, dst, offset); err != nil {
+				return err
+			}
+			l.slots = append(l.slots, dst)
+		}
+	}
+	switch {
+	case v == send && (l.op.Kernel == nil || !l.op.Kernel.HasPre()):
+		result = in // nothing is made of it
+	case v == sendFromOutput:
+		result = out
+	case v.has(fromInput):
+		l.destinations = append(l.destinations, result)
+		l.move(v, in, out)
+	}
+	if v.has(toFIFO) {
+		for _, e := range l.to {
+			l.format.pack(e.Slot(1)[offset:], result, l.format.flag(e.Step()))
+		}
+	}
+	return nil
+}
+
+// read fills dst from the lines at offset of e's slot, waiting for those that
+// have not come yet.
+func (l *lined) read(e *transport.RecvEnd, dst []byte, offset int) error {
+	flag, slot := l.format.flag(e.Step()), e.Slot(1)
+	for done := 0; ; {
+		line := slot[offset+done/l.format.payload()*l.format.lineBytes():]
+		done += l.format.unpack(dst[done:], line, flag)
+		if done == len(dst) {
+			return nil
+		}
+		line = slot[offset+done/l.format.payload()*l.format.lineBytes():]
+		l.next = lineFlag{end: e, format: l.format, line: line, flag: flag}
+		if err := l.op.Waiter.Until(&l.next); err != nil {
+			return err
+		}
+	}
+}
+
+// headerLine is the condition that the header line of the next step has come.
+type headerLine struct {
+	end    *transport.RecvEnd
+	format lineFormat
+}
+
+func (h *headerLine) Ready() bool {
+	return h.format.flagged(h.end.Slot(1), h.format.flag(h.end.Step()))
+}
+func (h *headerLine) Peer() int          { return h.end.Peer() }
+func (h *headerLine) Arm(p *spin.Parker) { h.end.Arm(p) }
+func (h *headerLine) Disarm()            { h.end.Disarm() }
+
+// lineFlag is the condition that one line carries its flag. A sleeping reader is
+// woken when the whole slot is written (SendEnd.Advance).
+type lineFlag struct {
+	end    *transport.RecvEnd
+	format lineFormat
+	line   []byte
+	flag   uint64
+}
+
+func (f *lineFlag) Ready() bool        { return f.format.flagged(f.line, f.flag) }
+func (f *lineFlag) Peer() int          { return f.end.Peer() }
+func (f *lineFlag) Arm(p *spin.Parker) { f.end.Arm(p) }
+func (f *lineFlag) Disarm()            { f.end.Disarm() }
+
+// word views the first eight bytes of a line as a word shared with the other end.
+func word(line []byte) *atomic.Uint64 { return &transport.Words(line[:8])[0] }

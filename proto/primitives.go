@@ -1,0 +1,192 @@
+package proto
+
+import (
+	"fmt"
+
+	"github.com/gollective/gollective/internal/reduce"
+	"github.com/gollective/gollective/internal/spin"
+	"github.com/gollective/gollective/transport"
+)
+
+// Primitives are the verbs of a schedule, on one chunk each. "recv" takes the
+// chunk from the FIFO of every rank received from, "send" puts it into the FIFO
+// of every rank sent to, "copy" keeps it in the output, "reduce" combines it
+// with this rank's input:
+//
+//	Send                in                 → FIFO
+//	SendFromOutput      out                → FIFO
+//	Recv                FIFO               → out
+//	CopySend            in                 → out, FIFO
+//	RecvCopySend        FIFO               → out, FIFO
+//	RecvReduceSend      in ⊕ FIFO ⊕ …      → FIFO
+//	RecvReduceCopy      in ⊕ FIFO ⊕ …      → out         the value is final
+//	RecvReduceCopySend  in ⊕ FIFO ⊕ …      → out, FIFO   the value is final
+//
+// in and out have the same length, a whole number of elements, which may be
+// zero: the number of steps that both ends count depends on the call only. All
+// verbs wait, for credit or for data; an error means that the wait ended
+// otherwise, and leaves the FIFOs unusable.
+type Primitives interface {
+	// Begin starts an operation; both ends of every FIFO must do so for the
+	// same operations in the same order.
+	Begin(Operation)
+
+	Send(in []byte) error
+	SendFromOutput(out []byte) error
+	Recv(out []byte) error
+	CopySend(in, out []byte) error
+	RecvCopySend(out []byte) error
+	RecvReduceSend(in []byte) error
+	RecvReduceCopy(in, out []byte) error
+	RecvReduceCopySend(in, out []byte) error
+
+	// Next is the condition under which the next Send, or Recv, of primitives
+	// with a single peer will not have to wait for that peer to begin.
+	Next() spin.Condition
+}
+
+// Operation is what the steps of one call have in common.
+type Operation struct {
+	Waiter *spin.Waiter
+	Kernel *reduce.Kernel // nil where nothing is reduced
+	// Header identifies the operation in every slot. Receivers compare it.
+	Header uint64
+}
+
+// HeaderError is a slot that another operation filled: the peer is in another
+// call than this rank.
+type HeaderError struct {
+	Peer      int
+	Want, Got uint64
+}
+
+func (e *HeaderError) Error() string {
+	return fmt.Sprintf("proto: rank %d sent a slot of operation %#x, expected %#x", e.Peer, e.Got, e.Want)
+}
+
+// verb says where a primitive reads and writes.
+type verb uint8
+
+const (
+	fromInput  verb = 1 << iota // reads the input; Kernel.Pre applies
+	fromOutput                  // reads the output
+	fromFIFO
+	toOutput
+	toFIFO
+	final // Kernel.Post applies
+)
+
+const (
+	send               = fromInput | toFIFO
+	sendFromOutput     = fromOutput | toFIFO
+	recv               = fromFIFO | toOutput
+	copySend           = fromInput | toOutput | toFIFO
+	recvCopySend       = fromFIFO | toOutput | toFIFO
+	recvReduceSend     = fromFIFO | fromInput | toFIFO
+	recvReduceCopy     = fromFIFO | fromInput | toOutput | final
+	recvReduceCopySend = fromFIFO | fromInput | toOutput | toFIFO | final
+)
+
+func (v verb) has(part verb) bool { return v&part != 0 }
+
+// blockBytes is how much is combined before it is copied to further
+// destinations: little enough to be still in the first-level cache then.
+const blockBytes = 16 << 10
+
+// fan is what the three protocols share: the ends of the FIFOs, the operation
+// in progress, and the movement of bytes once there is something to move.
+type fan struct {
+	from []*transport.RecvEnd
+	to   []*transport.SendEnd
+	op   Operation
+
+	// Scratch, reused by every step; the byte buffers are made when a step
+	// first needs them.
+	sources      [][]byte // for Kernel.Reduce
+	slots        [][]byte // what was received
+	destinations [][]byte // where the result goes
+	scaled       []byte   // input after Kernel.Pre
+}
+
+func newFan(from []*transport.RecvEnd, to []*transport.SendEnd) fan {
+	return fan{
+		from:         from,
+		to:           to,
+		sources:      make([][]byte, 0, len(from)+1),
+		slots:        make([][]byte, 0, len(from)),
+		destinations: make([][]byte, 0, len(to)+1),
+	}
+}
+
+// move stores what v makes of f.slots, in or out in all f.destinations.
+func (f *fan) move(v verb, in, out []byte) {
+	switch {
+	case v.has(fromFIFO) && v.has(fromInput):
+		f.reduce(in, v.has(final))
+	case v.has(fromFIFO):
+		for _, dst := range f.destinations {
+			copy(dst, f.slots[0])
+		}
+	case v.has(fromInput):
+		f.copyInput(in)
+	case v.has(fromOutput):
+		for _, dst := range f.destinations {
+			copy(dst, out)
+		}
+	}
+}
+
+// copyInput stores the scaled input in all destinations.
+func (f *fan) copyInput(in []byte) {
+	rest := f.destinations
+	if k := f.op.Kernel; k != nil && k.HasPre() {
+		k.Pre(rest[0], in)
+		in, rest = rest[0], rest[1:]
+	}
+	for _, dst := range rest {
+		copy(dst, in)
+	}
+}
+
+// reduce combines in with all slots and stores the result in all destinations,
+// block by block, so that later passes find the bytes in the cache.
+func (f *fan) reduce(in []byte, final bool) {
+	k := f.op.Kernel
+	for at := 0; at < len(in); at += blockBytes {
+		end := min(at+blockBytes, len(in))
+		mine := in[at:end]
+		if k.HasPre() {
+			scaled := scratch(&f.scaled, blockBytes)[:len(mine)]
+			k.Pre(scaled, mine)
+			mine = scaled
+		}
+		sources := append(f.sources[:0], mine)
+		for _, slot := range f.slots {
+			sources = append(sources, slot[at:end])
+		}
+		result := f.destinations[0][at:end]
+		k.Reduce(result, sources)
+		if final && k.HasPost() {
+			k.Post(result)
+		}
+		for _, dst := range f.destinations[1:] {
+			copy(dst[at:end], result)
+		}
+	}
+}
+
+// check compares a slot's header with the operation's.
+func (f *fan) check(peer int, header uint64) error {
+	if header != f.op.Header {
+		return &HeaderError{Peer: peer, Want: f.op.Header, Got: header}
+	}
+	return nil
+}
+
+// scratch returns *b, making it on first use: many primitives never need theirs.
+func scratch(b *[]byte, size int) []byte {
+	if *b == nil {
+		*b = make([]byte, size)
+	}
+	return *b
+}

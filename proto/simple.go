@@ -1,0 +1,145 @@
+package proto
+
+import (
+	"github.com/gollective/gollective/internal/spin"
+	"github.com/gollective/gollective/transport"
+)
+
+// Simple moves a chunk in slices of whole slots. For each slice:
+//
+//  1. wait until every FIFO received from is filled, and every FIFO sent to free;
+//  2. move the bytes, reducing on the way;
+//  3. post the slots sent, release the slots received.
+//
+// NCCL: genericOp in src/device/prims_simple.h.
+type Simple struct {
+	fan
+	element    int // bytes
+	sliceSteps int // slots a slice takes
+	slices     int // per chunk
+	slot       int // bytes of one slot that carry payload
+}
+
+var _ Primitives = (*Simple)(nil)
+
+// NewSimple returns the primitives between the given ends, for elements of
+// element bytes, chunks of chunkSteps slots and slices of sliceSteps. payload is
+// the number of bytes used of each slot.
+func NewSimple(from []*transport.RecvEnd, to []*transport.SendEnd, element, payload, chunkSteps, sliceSteps int) *Simple {
+	return &Simple{
+		fan:        newFan(from, to),
+		element:    element,
+		sliceSteps: sliceSteps,
+		slices:     chunkSteps / sliceSteps,
+		slot:       payload,
+	}
+}
+
+// Begin implements Primitives. Operations with chunks of different sizes share a
+// FIFO, so each begins at a multiple of its own chunk.
+func (s *Simple) Begin(op Operation) {
+	s.op = op
+	steps := s.slices * s.sliceSteps
+	for _, e := range s.from {
+		e.RoundUp(steps)
+	}
+	for _, e := range s.to {
+		e.RoundUp(steps)
+	}
+}
+
+func (s *Simple) Send(in []byte) error                { return s.step(send, in, nil) }
+func (s *Simple) SendFromOutput(out []byte) error     { return s.step(sendFromOutput, nil, out) }
+func (s *Simple) Recv(out []byte) error               { return s.step(recv, nil, out) }
+func (s *Simple) CopySend(in, out []byte) error       { return s.step(copySend, in, out) }
+func (s *Simple) RecvCopySend(out []byte) error       { return s.step(recvCopySend, nil, out) }
+func (s *Simple) RecvReduceSend(in []byte) error      { return s.step(recvReduceSend, in, nil) }
+func (s *Simple) RecvReduceCopy(in, out []byte) error { return s.step(recvReduceCopy, in, out) }
+func (s *Simple) RecvReduceCopySend(in, out []byte) error {
+	return s.step(recvReduceCopySend, in, out)
+}
+
+// Next implements Primitives.
+func (s *Simple) Next() spin.Condition {
+	if len(s.to) > 0 {
+		return s.to[0].Credit(s.sliceSteps)
+	}
+	return s.from[0].Filled(s.sliceSteps)
+}
+
+// step moves one chunk. Every slice of it is waited for and posted, also the
+// empty ones: both ends count the same steps whatever the length.
+func (s *Simple) step(v verb, in, out []byte) error {
+	total := max(len(in), len(out))
+	slice := s.sliceBytes(total)
+	for i := range s.slices {
+		begin, end := min(i*slice, total), min((i+1)*slice, total)
+		s.slots, s.destinations = s.slots[:0], s.destinations[:0]
+		if v.has(toOutput) {
+			s.destinations = append(s.destinations, out[begin:end])
+		}
+		if err := s.await(v, end-begin); err != nil {
+			return err
+		}
+		if begin < end {
+			s.move(v, part(in, begin, end), part(out, begin, end))
+		}
+		if v.has(toFIFO) {
+			for _, e := range s.to {
+				e.Post(s.sliceSteps, s.op.Header)
+			}
+		}
+		if v.has(fromFIFO) {
+			for _, e := range s.from {
+				e.Release(s.sliceSteps)
+			}
+		}
+	}
+	return nil
+}
+
+// await waits for the slots of one slice of n bytes and adds them to s.slots and
+// s.destinations.
+func (s *Simple) await(v verb, n int) error {
+	if v.has(fromFIFO) {
+		for _, e := range s.from {
+			if err := s.op.Waiter.Until(e.Filled(s.sliceSteps)); err != nil {
+				return err
+			}
+			if err := s.check(e.Peer(), e.Header()); err != nil {
+				return err
+			}
+			s.slots = append(s.slots, e.Slot(s.sliceSteps)[:n])
+		}
+	}
+	if v.has(toFIFO) {
+		for _, e := range s.to {
+			if err := s.op.Waiter.Until(e.Credit(s.sliceSteps)); err != nil {
+				return err
+			}
+			s.destinations = append(s.destinations, e.Slot(s.sliceSteps)[:n])
+		}
+	}
+	return nil
+}
+
+// sliceBytes is the size of the slices of a chunk of total bytes: an even share
+// rounded up to 16 elements, but not so small that a slice is below 1/32 of its
+// slots. The last slices may be short or empty.
+//
+// NCCL: genericOp in src/device/prims_simple.h.
+func (s *Simple) sliceBytes(total int) int {
+	most := s.sliceSteps * s.slot
+	sixteen := 16 * s.element
+	even := (total + s.slices*sixteen - 1) / (s.slices * sixteen) * sixteen
+	least := most / 32 / s.element * s.element
+	return min(max(even, least), most/s.element*s.element)
+}
+
+// part is b[begin:end], or nil for a buffer that the primitive does not have.
+func part(b []byte, begin, end int) []byte {
+	if b == nil {
+		return nil
+	}
+	return b[begin:end]
+}

@@ -1,0 +1,40 @@
+// Package transport is the memory between two ranks. A Conn is one FIFO in one
+// direction: eight slots, a tail, a head. It knows no algorithm and no protocol;
+// what is in a slot is the protocol's business.
+//
+// A transport makes Conns. Once made, a Conn is plain memory: no call goes
+// through an interface while data moves.
+package transport
+
+// Link names one FIFO of a communicator. Both of its ends ask for it with the
+// same Link and get the same memory.
+type Link struct {
+	From, To int // ranks: producer, consumer
+	Channel  int
+	Use      Use
+	Lane     uint8 // one FIFO per protocol; the protocol numbers them
+	Slot     int   // bytes per slot
+}
+
+// Use keeps the FIFOs of collectives and of point-to-point messages apart, as
+// NCCL's connection index does (src/include/comm.h), so that the one never waits
+// behind the other.
+type Use uint8
+
+const (
+	Collective Use = iota
+	PointToPoint
+)
+
+// Transport connects ranks.
+type Transport interface {
+	// Name is what the user calls it: inproc, shm, tcp.
+	Name() string
+	// OrderedStores reports whether the consumer of a Conn sees the stores to
+	// its slots in the order in which the producer made them. LL and LL128
+	// are refused otherwise.
+	OrderedStores() bool
+	// Connect returns the FIFO of link, making it at the first call of
+	// either end.
+	Connect(link Link) (*Conn, error)
+}

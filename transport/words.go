@@ -1,0 +1,32 @@
+package transport
+
+import (
+	"sync/atomic"
+	"unsafe"
+)
+
+// This file holds the package's only unsafe code. FIFO memory is used in two
+// ways: as bytes that are plainly copied, and as 64-bit words that two ranks
+// read and write atomically. A word is never accessed plainly while the other
+// side may access it.
+
+// Line is the distance that keeps two words from sharing a cache line, or a
+// pair of lines that the processor fetches together.
+const Line = 128
+
+// Words views b as 64-bit words. b must start on a multiple of 8 bytes and its
+// length must be one; every slot does (see allocate).
+func Words(b []byte) []atomic.Uint64 {
+	if len(b) == 0 {
+		return nil
+	}
+	return unsafe.Slice((*atomic.Uint64)(unsafe.Pointer(&b[0])), len(b)/8)
+}
+
+// allocate returns size zeroed bytes on the Go heap that start on a multiple of
+// Line. The collector does not move heap memory, so they stay there.
+func allocate(size int) []byte {
+	raw := make([]byte, size+Line)
+	skip := -int(uintptr(unsafe.Pointer(&raw[0]))) & (Line - 1)
+	return raw[skip : skip+size : skip+size]
+}
