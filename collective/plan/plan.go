@@ -72,7 +72,9 @@ type Spec struct {
 type Choice struct {
 	Algorithm Algorithm
 	Protocol  Protocol
-	Channels  int // channels that take part, at least 1
+	// Channels is how many channels take part, at least 1. For messages it is
+	// how many they are spread over, of which a rank may use some.
+	Channels int
 }
 
 // World is what a plan depends on besides the call. It is the same on all ranks
@@ -85,10 +87,14 @@ type World struct {
 	// 0 means that all ranks share one node. The last node may be smaller.
 	RanksPerNode int
 
-	// MinChannels and MaxChannels bound Choice.Channels.
+	// MinChannels and MaxChannels bound the channels of large calls, and
+	// MaxChannels also a forced number; as in NCCL, small calls use fewer than
+	// MinChannels. MaxChannels 0 stands for the larger of MinChannels, the
+	// forced number and 1.
 	MinChannels, MaxChannels int
 
-	// Cores is how many of the ranks' blocks can run at the same time.
+	// Cores is how many of the ranks' blocks can run at the same time; 0 stands
+	// for as many as there are.
 	Cores int
 
 	// Payload is the number of user bytes that fit in one FIFO step, by
@@ -104,7 +110,8 @@ type World struct {
 	OrderedStores bool
 }
 
-// Plan is what one rank does for one call.
+// Plan is what one rank does for one call. A call of one rank, or one that moves
+// nothing, has no channels; the channels of messages may have gaps in their IDs.
 type Plan struct {
 	Spec     Spec
 	Choice   Choice
@@ -153,15 +160,19 @@ type Thread struct {
 	Stride int
 
 	// ChunkSteps and SliceSteps are the FIFO steps a chunk and a slice take
-	// in the Simple protocol; 1 and 1 in LL and LL128.
+	// in the Simple protocol; 1 and 1 in LL and LL128. A chunk always takes
+	// all its steps, also when it is short or empty, and fits in
+	// ChunkSteps/SliceSteps slices of whole elements.
 	ChunkSteps, SliceSteps int
 
 	Steps []Step
 }
 
 // Step is one primitive on one chunk. In and Out number blocks (see
-// Thread.Stride) of the send and the receive buffer; None means that the
-// primitive does not touch that buffer.
+// Thread.Range) of the send and the receive buffer; None means that the
+// primitive does not touch that buffer. Where both are given their pieces have
+// equal lengths. A buffer that holds one rank's block only (the send buffer of
+// AllGather, the receive buffer of ReduceScatter) is addressed as block 0.
 type Step struct {
 	Action  Action
 	In, Out int

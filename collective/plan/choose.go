@@ -1,0 +1,232 @@
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/bits"
+)
+
+// ErrUnordered is returned when LL or LL128 is forced over memory in which
+// stores may be seen out of order: their flags would arrive before their data.
+var ErrUnordered = errors.New("the protocol needs memory that shows stores in the order they were made")
+
+// ErrNoRoom is returned when a FIFO step of the protocol does not hold an
+// element.
+var ErrNoRoom = errors.New("a FIFO step does not hold an element")
+
+// hopCost is what one hop of a protocol costs between goroutines of one process.
+type hopCost struct {
+	micros    float64 // latency of a hop with a handful of bytes, in us
+	bandwidth float64 // user bytes that one block moves through a FIFO, in GB/s
+}
+
+// The model's constants, the only ones: choose.go measures nothing.
+var (
+	hopCosts = [...]hopCost{
+		Simple: {micros: 0.6, bandwidth: 6},
+		LL:     {micros: 0.25, bandwidth: 0.6},
+		LL128:  {micros: 0.35, bandwidth: 4},
+	}
+
+	// switchMicros is added to a hop when ranks outnumber cores, in us: the
+	// goroutine that waits must give its core to the one it waits for.
+	switchMicros = 0.25
+
+	// treeEfficiency is how much of the bandwidth a tree keeps, whose inner
+	// ranks combine more streams than its leaves; NCCL's factor.
+	treeEfficiency = 0.92
+)
+
+// blockBytes is how many bytes make a further channel worth while, by algorithm
+// and protocol: NCCL's threads of a block times its bytes per thread. A ring in LL
+// multiplies it by the number of ranks.
+//
+// NCCL: topoGetAlgoInfo in src/enqueue.cc, thread thresholds in src/graph/tuning.cc.
+var blockBytes = [...]float64{Simple: 512 * 64, LL: 512 * 8, LL128: 640 * 8}
+
+// Choose picks algorithm, protocol and number of channels for a call: the
+// combination for which latency + bytes/bandwidth is least, ties to the lower
+// numbers. It looks at nothing that differs between ranks.
+//
+// World.Force overrides it field by field. A forced algorithm, or for
+// point-to-point traffic a forced protocol, that the operation does not have is
+// ignored: the returned Choice then differs from Force, which callers may tell
+// the user. A forced protocol that cannot run here is an error.
+//
+// NCCL: topoGetAlgoInfo in src/enqueue.cc, ncclTopoGetAlgoTime in src/graph/tuning.cc.
+func Choose(s Spec, w World) (Choice, error) {
+	s = s.normal()
+	if err := s.validate(w); err != nil {
+		return Choice{}, err
+	}
+	if s.Kind.pointToPoint() {
+		return s.choosePointToPoint(w)
+	}
+	if p := w.Force.Protocol; p != AutoProtocol {
+		if err := w.runs(p, w.Payload[:], s.Type.Size()); err != nil {
+			return Choice{}, err
+		}
+	}
+	best, least := Choice{}, math.Inf(1)
+	for _, a := range s.Kind.algorithms(w.Force.Algorithm) {
+		for p := Simple; p <= LL128; p++ {
+			if w.Force.Protocol != AutoProtocol && w.Force.Protocol != p {
+				continue
+			}
+			if w.runs(p, w.Payload[:], s.Type.Size()) != nil {
+				continue
+			}
+			if t := s.micros(w, a, p); t < least || best.Algorithm == AutoAlgorithm {
+				best, least = Choice{Algorithm: a, Protocol: p}, t
+			}
+		}
+	}
+	if best.Algorithm == AutoAlgorithm {
+		return Choice{}, fmt.Errorf("%w: no protocol has room for one of %d bytes", ErrNoRoom, s.Type.Size())
+	}
+	best.Channels = s.channels(w, best)
+	return best, nil
+}
+
+// algorithms lists what a collective can use: the forced one alone if it is
+// among them.
+func (k Kind) algorithms(forced Algorithm) []Algorithm {
+	all := []Algorithm{Ring}
+	if k == AllReduce || k == Barrier {
+		all = append(all, Tree)
+	}
+	for _, a := range all {
+		if a == forced {
+			return []Algorithm{a}
+		}
+	}
+	return all
+}
+
+// runs reports whether protocol p can carry elements of size bytes through FIFOs
+// with the given payloads.
+func (w World) runs(p Protocol, payload []int, size int) error {
+	if p < Simple || p > LL128 {
+		return fmt.Errorf("unknown protocol %d", p)
+	}
+	if p != Simple && !w.OrderedStores {
+		return fmt.Errorf("%v: %w", p, ErrUnordered)
+	}
+	if payload[p] < size {
+		return fmt.Errorf("%v: %w: it has %d bytes, an element %d", p, ErrNoRoom, payload[p], size)
+	}
+	return nil
+}
+
+// micros is the model's time for a call, in us.
+func (s Spec) micros(w World, a Algorithm, p Protocol) float64 {
+	n := float64(w.Size)
+	cost := hopCosts[p]
+	bandwidth := cost.bandwidth * w.lanes()
+	bytes := float64(s.bytes())
+	if s.Kind == AllGather || s.Kind == ReduceScatter {
+		bytes *= n
+	}
+	hop := cost.micros
+	crowd := w.crowd()
+	if crowd > 1 {
+		hop += switchMicros
+	}
+	var hops float64
+	if a == Tree {
+		bandwidth *= treeEfficiency / 2
+		hops = w.treeHops()
+	} else {
+		steps := s.ringSteps(w.Size)
+		// Every rank works in every step of a ring, so ranks that share a core
+		// take turns; in a tree only those on the chunk's way do.
+		hops = max(steps, n-1) * crowd
+		bandwidth *= n / max(steps, 1)
+	}
+	return hop*hops + bytes/(1000*bandwidth)
+}
+
+// ringSteps is how often a block's worth of data is forwarded in NCCL's sense:
+// the ring moves bytes*ringSteps/n through each rank's FIFO.
+func (s Spec) ringSteps(n int) float64 {
+	switch s.Kind {
+	case AllReduce, Barrier:
+		return float64(2 * (n - 1))
+	case AllGather, ReduceScatter:
+		return float64(n - 1)
+	}
+	return float64(n)
+}
+
+// treeHops is the way up and down the tree: the chain of a node and the tree
+// over nodes.
+func (w World) treeHops() float64 {
+	nodes := w.layout().Nodes()
+	chain := w.Size/nodes - 1
+	return float64(2 * (chain + log2(nodes)))
+}
+
+// log2 is the logarithm to base 2 of x >= 1, rounded down.
+func log2(x int) int { return bits.Len(uint(x)) - 1 }
+
+// crowd is how many ranks share a core, at least 1.
+func (w World) crowd() float64 {
+	if w.Cores <= 0 || w.Size <= w.Cores {
+		return 1
+	}
+	return float64(w.Size) / float64(w.Cores)
+}
+
+// lanes is how many blocks of each rank move bytes at once: its channels, as far
+// as there are cores for them.
+func (w World) lanes() float64 {
+	most := float64(w.wideChannels())
+	if w.Cores <= 0 {
+		return most
+	}
+	return min(most, float64(w.Cores)/float64(w.Size))
+}
+
+// maxChannels is MaxChannels with its default: what MinChannels asks for, or 1.
+func (w World) maxChannels() int {
+	if w.MaxChannels <= 0 {
+		return max(1, w.MinChannels, w.Force.Channels)
+	}
+	return w.MaxChannels
+}
+
+// wideChannels is how many channels a large call uses. More than the cores can
+// run would only be switched between, unless MinChannels asks for them; on a GPU,
+// where blocks are many and always resident, NCCL has no such limit.
+func (w World) wideChannels() int {
+	most := w.maxChannels()
+	if w.Force.Channels > 0 {
+		return min(w.Force.Channels, most)
+	}
+	if w.Cores > 0 {
+		most = min(most, max(1, w.Cores/w.Size, w.MinChannels))
+	}
+	return most
+}
+
+// channels is how many channels take part in a call of a collective: fewer for
+// small calls.
+func (s Spec) channels(w World, c Choice) int {
+	c.Channels = w.wideChannels()
+	if w.Force.Channels == 0 {
+		bytes := float64(s.bytes())
+		if s.Kind == AllGather || s.Kind == ReduceScatter {
+			bytes *= float64(w.Size)
+		}
+		least := blockBytes[c.Protocol]
+		if c.Algorithm == Ring && c.Protocol == LL {
+			least *= float64(w.Size)
+		}
+		c.Channels = max(1, min(c.Channels, int(min(bytes/least, 1<<16))))
+	}
+	if c.Algorithm == Tree {
+		return max(1, len(s.splitEven(w, c)))
+	}
+	return max(1, len(s.split(w, c)))
+}
