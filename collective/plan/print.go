@@ -1,0 +1,176 @@
+package plan
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// Long plans are cut to what a reader looks at.
+const (
+	shownLoops     = 2  // from the start; the last one is shown too
+	shownTransfers = 16 // from the start; the last one is shown too
+)
+
+// String is the plan as text: a line for the call, a line for each pipeline with
+// its neighbours and the elements it covers, and a line for each step with the
+// piece it handles. Of many loops or messages it shows the first and the last.
+func (p *Plan) String() string {
+	var b bytes.Buffer
+	p.print(&b)
+	return b.String()
+}
+
+// WriteTo writes String to w.
+func (p *Plan) WriteTo(w io.Writer) (int64, error) {
+	var b bytes.Buffer
+	p.print(&b)
+	return b.WriteTo(w)
+}
+
+func (p *Plan) print(b *bytes.Buffer) {
+	call := p.Spec.String()
+	if p.Choice.Algorithm == PointToPoint && p.Spec == (Spec{}) {
+		call = "messages"
+	}
+	fmt.Fprintf(b, "%s: %v, %v, %s; rank %d of %d\n", call, p.Choice.Algorithm, p.Choice.Protocol,
+		plural(p.Choice.Channels, "channel"), p.Rank, p.Size)
+	if len(p.Channels) == 0 {
+		b.WriteString("nothing moves between ranks\n")
+	}
+	for i := range p.Channels {
+		ch := &p.Channels[i]
+		for j := range ch.Threads {
+			ch.printThread(b, &ch.Threads[j])
+		}
+		if len(ch.Threads) == 0 {
+			ch.printMessages(b)
+		}
+	}
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func (ch *Channel) printThread(b *bytes.Buffer, t *Thread) {
+	loops := t.Loops()
+	chunk := fmt.Sprintf("chunk %d", t.Chunk)
+	if loops == 1 {
+		chunk = fmt.Sprintf("chunk %d", t.Last)
+	} else if t.Last != t.Chunk {
+		chunk += fmt.Sprintf(", last %d", t.Last)
+	}
+	fmt.Fprintf(b, "channel %d%s: %s; elements [%d,%d) in %s, %s\n",
+		ch.ID, t.title(ch.Concurrent), t.neighbours(), t.Begin, t.End, plural(loops, "loop"), chunk)
+	for loop := 0; loop < loops; loop++ {
+		if left := loops - 1 - loop; loop == shownLoops && left > 0 {
+			fmt.Fprintf(b, "  … %s left out\n", plural(left, "loop"))
+			loop = loops - 1
+		}
+		if loops > 1 {
+			fmt.Fprintf(b, "  loop %d\n", loop)
+		}
+		for _, st := range t.Steps {
+			t.printStep(b, st, loop)
+		}
+	}
+}
+
+// title is what tells the threads of a channel apart.
+func (t *Thread) title(concurrent bool) string {
+	switch {
+	case t.Name == "ring":
+		return ""
+	case concurrent:
+		return " " + t.Name + " (concurrent)"
+	}
+	return " " + t.Name
+}
+
+// neighbours names the ranks at the other ends of the thread's FIFOs.
+func (t *Thread) neighbours() string {
+	from, to := "from", "to"
+	if t.Name == "ring" {
+		from, to = "prev", "next"
+	}
+	var ends []string
+	for _, end := range []struct {
+		name  string
+		ranks []int
+	}{{from, t.From}, {to, t.To}} {
+		if len(end.ranks) > 0 {
+			ends = append(ends, end.name+" "+strings.Trim(fmt.Sprint(end.ranks), "[]"))
+		}
+	}
+	return strings.Join(ends, ", ")
+}
+
+func (t *Thread) printStep(b *bytes.Buffer, st Step, loop int) {
+	block := st.Out
+	if block == None {
+		block = st.In
+	}
+	offset, count := t.Range(loop, block)
+	what, number := "chunk", block
+	if t.Stride > 0 {
+		what = "block"
+	} else if t.Chunks == 1 {
+		number = loop
+	}
+	fmt.Fprintf(b, "  %-20s %s %d  [%d,%d)", st.Action, what, number, offset, offset+count)
+	if st.In != None && st.Out != None && st.In != st.Out {
+		from, _ := t.Range(loop, st.In)
+		fmt.Fprintf(b, " from [%d,%d)", from, from+count)
+	}
+	if st.In != None && t.Stride > 0 {
+		b.WriteString(" of the input")
+	}
+	if st.Action == DoRecvReduceCopy || st.Action == DoRecvReduceCopySend {
+		fmt.Fprintf(b, "   result of %s %d is complete here", what, number)
+	}
+	b.WriteByte('\n')
+}
+
+func (ch *Channel) printMessages(b *bytes.Buffer) {
+	fmt.Fprintf(b, "channel %d: %s", ch.ID, plural(len(ch.Transfers), "transfer"))
+	if len(ch.Copies) > 0 {
+		fmt.Fprintf(b, ", %d to itself", len(ch.Copies))
+	}
+	b.WriteByte('\n')
+	for _, c := range ch.Copies {
+		fmt.Fprintf(b, "  copy                 [%d,%d) to [%d,%d)\n",
+			c.FromOffset, c.FromOffset+c.Bytes, c.ToOffset, c.ToOffset+c.Bytes)
+	}
+	for i := 0; i < len(ch.Transfers); i++ {
+		if left := len(ch.Transfers) - 1 - i; i == shownTransfers && left > 0 {
+			fmt.Fprintf(b, "  … %s left out\n", plural(left, "transfer"))
+			i = len(ch.Transfers) - 1
+		}
+		ch.Transfers[i].print(b)
+	}
+}
+
+func (tr *Transfer) print(b *bytes.Buffer) {
+	direction := "recv from"
+	if tr.Send {
+		direction = "send to"
+	}
+	fmt.Fprintf(b, "  %-20s round %d  bytes [%d,%d)", fmt.Sprintf("%s %d", direction, tr.Peer), tr.Round,
+		tr.Offset, tr.Offset+tr.Bytes)
+	if tr.Bytes < tr.Total {
+		fmt.Fprintf(b, " of %d", tr.Total)
+	}
+	fmt.Fprintf(b, ", %v, chunk %d", tr.Protocol, tr.Chunk)
+	if tr.Epoch > 0 {
+		fmt.Fprintf(b, ", epoch %d", tr.Epoch)
+	}
+	if tr.First {
+		b.WriteString(", opens the message")
+	}
+	b.WriteByte('\n')
+}
