@@ -1,0 +1,56 @@
+package reduce
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/gollective/gollective/dtype"
+)
+
+// SetBytes counts one operand, as an algorithm bandwidth does.
+func BenchmarkReduce(b *testing.B) {
+	for _, bc := range []struct {
+		typ dtype.Type
+		op  Op
+	}{
+		{dtype.Float32, Sum}, {dtype.Float32, Max}, {dtype.Float64, Sum}, {dtype.Int32, Sum}, {dtype.Int64, Sum},
+		{dtype.Int8, Sum}, {dtype.Half, Sum}, {dtype.Bfloat, Sum}, {dtype.Bfloat, Max}, {dtype.F8E4M3, Sum},
+	} {
+		for _, operands := range []int{2, 4} {
+			for _, size := range []int{4 << 10, 64 << 10, 4 << 20} {
+				b.Run(fmt.Sprintf("type=%v/op=%v/operands=%d/bytes=%d", bc.typ, bc.op, operands, size), func(b *testing.B) {
+					benchmark(b, bc.typ, bc.op, operands, size)
+				})
+			}
+		}
+	}
+}
+
+func benchmark(b *testing.B, typ dtype.Type, op Op, operands, size int) {
+	k := mustKernel(b, typ, op, operands)
+	dst, srcs := make([]byte, size), make([][]byte, operands)
+	for i := range srcs {
+		srcs[i] = make([]byte, size)
+		for e := range size / typ.Size() {
+			store(typ, srcs[i], e, ScalarOf(typ, float64((e*7+i*13)%31-15)).Bits)
+		}
+	}
+	b.SetBytes(int64(size))
+	b.ReportAllocs()
+	for b.Loop() {
+		k.Reduce(dst, srcs)
+	}
+}
+
+func BenchmarkPre(b *testing.B) {
+	for _, typ := range []dtype.Type{dtype.Float32, dtype.Half, dtype.Bfloat} {
+		b.Run(fmt.Sprintf("type=%v/bytes=65536", typ), func(b *testing.B) {
+			k := mustKernel(b, typ, Avg, 3)
+			dst, src := make([]byte, 64<<10), make([]byte, 64<<10)
+			b.SetBytes(int64(len(src)))
+			for b.Loop() {
+				k.Pre(dst, src)
+			}
+		})
+	}
+}

@@ -1,0 +1,133 @@
+package reduce
+
+import (
+	"github.com/gollective/gollective/dtype"
+)
+
+// More than two operands are combined block by block: the partial result of a
+// block meets one operand after the other before the next block is touched.
+
+// foldInPlace keeps the partial result in dst, which must not be a later operand
+// than the second.
+func (k *Kernel) foldInPlace(dst []byte, srcs [][]byte) {
+	for at := 0; at < len(dst); at += blockBytes {
+		to := min(at+blockBytes, len(dst))
+		out := dst[at:to]
+		combine(k.routine, out, srcs[0][at:to], srcs[1][at:to])
+		for _, src := range srcs[2:] {
+			combine(k.routine, out, out, src[at:to])
+		}
+	}
+}
+
+// foldScratch keeps the partial result aside and writes a block of dst last: dst
+// is an operand whose turn comes after a partial result would have replaced it.
+func (k *Kernel) foldScratch(dst []byte, srcs [][]byte) {
+	var aside block
+	last := len(srcs) - 1
+	for at := 0; at < len(dst); at += blockBytes {
+		to := min(at+blockBytes, len(dst))
+		acc := aside.bytes()[:to-at]
+		combine(k.routine, acc, srcs[0][at:to], srcs[1][at:to])
+		for _, src := range srcs[2:last] {
+			combine(k.routine, acc, acc, src[at:to])
+		}
+		combine(k.routine, dst[at:to], acc, srcs[last][at:to])
+	}
+}
+
+// foldWidened accumulates in float32. It serves small floats, three operands or
+// more.
+func (k *Kernel) foldWidened(dst []byte, srcs [][]byte) {
+	var wide widened
+	step := len(wide.acc) * k.size
+	for at := 0; at < len(dst); at += step {
+		to := min(at+step, len(dst))
+		wide.start(k, srcs[0][at:to])
+		for _, src := range srcs[1:] {
+			wide.take(k, src[at:to])
+		}
+		wide.finish(k, dst[at:to])
+	}
+}
+
+// foldStaged is Reduce for operands at addresses that the processor cannot load
+// from: every block is copied to an aligned one first. Any number of operands.
+func (k *Kernel) foldStaged(dst []byte, srcs [][]byte) {
+	var wide widened
+	var accBlock, inBlock block
+	step := blockBytes
+	if k.widens {
+		step = len(wide.acc) * k.size
+	}
+	for at := 0; at < len(dst); at += step {
+		to := min(at+step, len(dst))
+		acc, in := accBlock.bytes()[:to-at], inBlock.bytes()[:to-at]
+		copy(acc, srcs[0][at:to])
+		if k.widens {
+			wide.start(k, acc)
+		}
+		for _, src := range srcs[1:] {
+			copy(in, src[at:to])
+			if k.widens {
+				wide.take(k, in)
+			} else {
+				combine(k.routine, acc, acc, in)
+			}
+		}
+		if k.widens {
+			wide.finish(k, acc)
+		}
+		copy(dst[at:to], acc)
+	}
+}
+
+// widened is a block of small floats on its way through float32.
+type widened struct {
+	acc, in [256]float32
+}
+
+// start takes the first operand; no operand is longer than the block.
+func (w *widened) start(k *Kernel, src []byte) {
+	widen(k.typ, w.acc[:len(src)/k.size], src)
+}
+
+// take combines the next operand, as long as the first.
+func (w *widened) take(k *Kernel, src []byte) {
+	acc, in := w.acc[:len(src)/k.size], w.in[:len(src)/k.size]
+	widen(k.typ, in, src)
+	switch k.routine {
+	case addHalf, addBfloat, addE4M3, addE5M2:
+		add(acc, acc, in)
+	default:
+		mul(acc, acc, in)
+	}
+}
+
+// finish rounds the result into dst, as long as the operands.
+func (w *widened) finish(k *Kernel, dst []byte) {
+	acc := w.acc[:len(dst)/k.size]
+	switch k.typ {
+	case dtype.Half:
+		dtype.NarrowFloat16(view[dtype.Float16](dst), acc)
+	case dtype.Bfloat:
+		dtype.NarrowBFloat16(view[dtype.BFloat16](dst), acc)
+	case dtype.F8E4M3:
+		dtype.NarrowFloat8E4M3(view[dtype.Float8E4M3](dst), acc)
+	case dtype.F8E5M2:
+		dtype.NarrowFloat8E5M2(view[dtype.Float8E5M2](dst), acc)
+	}
+}
+
+func widen(t dtype.Type, dst []float32, src []byte) {
+	switch t {
+	case dtype.Half:
+		dtype.WidenFloat16(dst, view[dtype.Float16](src))
+	case dtype.Bfloat:
+		dtype.WidenBFloat16(dst, view[dtype.BFloat16](src))
+	case dtype.F8E4M3:
+		dtype.WidenFloat8E4M3(dst, view[dtype.Float8E4M3](src))
+	case dtype.F8E5M2:
+		dtype.WidenFloat8E5M2(dst, view[dtype.Float8E5M2](src))
+	}
+}

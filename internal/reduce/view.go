@@ -1,0 +1,56 @@
+package reduce
+
+import "unsafe"
+
+// Bytes seen as elements. The invariants:
+//
+//   - a view covers only whole elements inside its bytes and lives no longer than
+//     the call that made it;
+//   - the element types hold no pointers, so the collector does not care;
+//   - an address need not be a multiple of the element size where misalignedAccess
+//     says that loads and stores do not mind. Elsewhere Kernel copies misaligned
+//     operands to a block first.
+
+// element lists what bytes are viewed as.
+type element interface {
+	~int8 | ~uint8 | ~int16 | ~uint16 | ~int32 | ~uint32 | ~int64 | ~uint64 | ~float32 | ~float64
+}
+
+func view[T element](b []byte) []T {
+	var zero T
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(zero)))
+}
+
+func views[T element](dst, a, b []byte) (d, x, y []T) {
+	return view[T](dst), view[T](a), view[T](b)
+}
+
+// aligned reports whether every slice begins at a multiple of size.
+func aligned(size int, slices ...[]byte) bool {
+	for _, s := range slices {
+		if uintptr(unsafe.Pointer(unsafe.SliceData(s)))%uintptr(size) != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// holds reports whether one of slices begins where s does.
+func holds(slices [][]byte, s []byte) bool {
+	for _, other := range slices {
+		if unsafe.SliceData(other) == unsafe.SliceData(s) {
+			return true
+		}
+	}
+	return false
+}
+
+// blockBytes is how much of each operand is combined before the next operand's
+// turn: partial results stay in the first-level cache, and what is on the stack
+// is cleared in some 20 ns. A multiple of every element size.
+const blockBytes = 2048
+
+// block is aligned scratch on a stack.
+type block [blockBytes / 8]uint64
+
+func (b *block) bytes() []byte { return unsafe.Slice((*byte)(unsafe.Pointer(b)), blockBytes) }
