@@ -46,9 +46,10 @@ type page struct {
 // everything it waits for: two new ones prove that it saw nothing of what had
 // happened before the first.
 type Waiting struct {
-	Call string // text for errors
-	From []int  // ranks whose data is awaited
-	To   []int  // ranks whose credit is awaited
+	Call    string // text for errors
+	Channel int    // each channel waits by itself
+	From    []int  // ranks whose data is awaited
+	To      []int  // ranks whose credit is awaited
 }
 
 // Ledger belongs to one communicator; all of its ranks share it.

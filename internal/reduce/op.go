@@ -48,3 +48,6 @@ type Scalar struct {
 	Type dtype.Type
 	Bits uint64
 }
+
+// NeedsScalar reports whether op takes a Scalar.
+func (op Op) NeedsScalar() bool { return op == PreMulSum }

@@ -1,0 +1,262 @@
+package collective
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/gollective/gollective/collective/plan"
+	"github.com/gollective/gollective/internal/exec"
+	"github.com/gollective/gollective/internal/fault"
+	"github.com/gollective/gollective/internal/ledger"
+	"github.com/gollective/gollective/internal/spin"
+	"github.com/gollective/gollective/transport/inproc"
+)
+
+// Comm is one rank's handle of a communicator: a fixed set of ranks that call
+// collectives together. All ranks must make the same calls in the same order;
+// where they don't, all of them get an error.
+//
+// A Comm belongs to one goroutine at a time. A blocking call made while another
+// goroutine is inside one fails with ErrConcurrentUse and has no effect; Abort,
+// Err, Stats and Close may be called at any time.
+type Comm struct {
+	*state
+	group *Group // where calls are recorded instead of executed, or nil
+}
+
+// state is what all views of a rank's communicator share.
+type state struct {
+	rank, size int
+	world      *world
+	engine     *exec.Engine
+	splits     int     // Splits so far: the same on all ranks
+	barrier    [2]byte // what a Barrier reduces
+	closing    sync.Once
+}
+
+// world is what the ranks of one communicator share.
+type world struct {
+	config Config
+	size   int
+	ledger *ledger.Ledger
+	hub    *inproc.Hub
+	parent *world
+
+	mu       sync.Mutex
+	open     int                   // ranks that have not closed
+	forming  map[splitKey]*forming // children that some members have not joined yet
+	children map[*world]struct{}   // for Abort
+}
+
+func newWorld(size int, c Config, parent *world) *world {
+	return &world{
+		config: c, size: size, parent: parent, open: size,
+		ledger:   ledger.New(size),
+		hub:      inproc.NewHubAt(c.firstStep),
+		forming:  make(map[splitKey]*forming),
+		children: make(map[*world]struct{}),
+	}
+}
+
+// comm returns the handle of one rank.
+func (w *world) comm(rank int) *Comm {
+	return &Comm{state: &state{
+		rank: rank, size: w.size, world: w,
+		engine: exec.New(exec.Config{
+			World:     w.config.world(rank, w.size, w.hub.OrderedStores()),
+			Transport: w.hub,
+			Ledger:    w.ledger,
+			Policy:    w.config.Wait,
+			Waiters:   w.size,
+			Timeout:   w.config.Timeout,
+		}),
+	}}
+}
+
+// InitAll makes a communicator whose n ranks all live in this process and
+// returns their handles, by rank. Each is meant for a goroutine of its own; a
+// single goroutine that drives several uses a Group.
+//
+// NCCL: ncclCommInitAll.
+func InitAll(n int) ([]*Comm, error) { return InitAllConfig(n, Config{}) }
+
+// InitAllConfig is InitAll with a Config.
+func InitAllConfig(n int, c Config) ([]*Comm, error) {
+	if n < 1 {
+		return nil, &fault.Argument{Call: "InitAll", Reason: fmt.Sprintf("%d ranks", n), Err: ErrInvalid}
+	}
+	c, err := c.resolve()
+	if err != nil {
+		return nil, err
+	}
+	w := newWorld(n, c, nil)
+	comms := make([]*Comm, n)
+	for rank := range comms {
+		comms[rank] = w.comm(rank)
+	}
+	return comms, nil
+}
+
+// Run executes body as n ranks, each in a goroutine of its own, and closes the
+// communicator when they have returned. If a body returns an error, the calls of
+// the others end with ErrAborted, which wraps that error.
+func Run(n int, body func(*Comm) error) error { return RunConfig(n, Config{}, body) }
+
+// RunConfig is Run with a Config.
+func RunConfig(n int, c Config, body func(*Comm) error) error {
+	comms, err := InitAllConfig(n, c)
+	if err != nil {
+		return err
+	}
+	errs := make([]error, n)
+	var ranks sync.WaitGroup
+	for rank, comm := range comms {
+		ranks.Go(func() {
+			if err := body(comm); err != nil {
+				errs[rank] = fmt.Errorf("rank %d: %w", rank, err)
+				comm.world.ledger.Fail(&fault.Abort{Rank: rank, Cause: err})
+			}
+			comm.Close()
+		})
+	}
+	ranks.Wait()
+	return errors.Join(errs...)
+}
+
+// Rank is this rank's number, in [0, Size()).
+func (c *Comm) Rank() int { return c.rank }
+
+// Size is the number of ranks.
+func (c *Comm) Size() int { return c.size }
+
+// Do executes a call and waits for it: on return, Recv holds the result and Send
+// may be changed. Other ranks may still be working.
+//
+// Errors: ErrInvalid, ErrAlias, ErrUnsupported, ErrConcurrentUse and ErrClosed
+// before anything is sent; ErrMismatch, ErrTimeout, ErrAborted and ErrPeerClosed
+// afterwards. After one of the latter the communicator is of no use any more,
+// on any rank, and the contents of Recv are undefined.
+//
+// When ctx is done before the call, all ranks' calls end with its error.
+func (c *Comm) Do(ctx context.Context, call Call) error {
+	if err := c.check(ctx, call.Kind); err != nil {
+		return err
+	}
+	prepared, err := c.prepare(&call)
+	if err != nil {
+		return err
+	}
+	if c.group != nil {
+		return c.group.add(c.state, prepared)
+	}
+	return planError(&prepared.Spec, c.engine.Run(ctx, &prepared))
+}
+
+// check refuses what can't be called at all.
+func (c *Comm) check(ctx context.Context, kind plan.Kind) error {
+	if c == nil || c.state == nil {
+		return &fault.Argument{Call: kind.String(), Reason: "the communicator is nil", Err: ErrInvalid}
+	}
+	if ctx == nil {
+		return &fault.Argument{Call: kind.String(), Reason: "the context is nil", Err: ErrInvalid}
+	}
+	return nil
+}
+
+// planError gives an error of the plan, which is about the call's arguments, its
+// place among the communicator's errors.
+func planError(spec *plan.Spec, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, plan.ErrSpec):
+		return &fault.Argument{Call: spec.String(), Reason: err.Error(), Err: ErrInvalid}
+	case errors.Is(err, plan.ErrUnordered), errors.Is(err, plan.ErrNoRoom):
+		return &fault.Argument{Call: spec.String(), Reason: err.Error(), Err: ErrUnsupported}
+	}
+	return err
+}
+
+// Plan returns the schedule that this rank would execute for a call. Buffers are
+// looked at as in Do.
+func (c *Comm) Plan(call Call) (*plan.Plan, error) {
+	if err := c.check(context.Background(), call.Kind); err != nil {
+		return nil, err
+	}
+	prepared, err := c.prepare(&call)
+	if err != nil {
+		return nil, err
+	}
+	world := c.world.config.world(c.rank, c.size, c.world.hub.OrderedStores())
+	var p *plan.Plan
+	if call.Kind == plan.AlltoAllv {
+		p, err = plan.BuildAlltoAllv(prepared.Spec, world, *prepared.Vectors)
+	} else {
+		p, err = plan.Build(prepared.Spec, world)
+	}
+	return p, planError(&prepared.Spec, err)
+}
+
+// Stats is what a communicator has cost one rank so far.
+type Stats struct {
+	// Block counts the waiting of the blocks, those that run on the caller's
+	// goroutine included. It may lag a few thousand polls behind.
+	Block spin.Counters
+}
+
+// Stats returns this rank's counters.
+func (c *Comm) Stats() Stats { return Stats{Block: c.engine.Counters()} }
+
+// Err returns what has ended the communicator, nil while it is usable.
+//
+// NCCL: ncclCommGetAsyncError.
+func (c *Comm) Err() error {
+	if err := c.world.ledger.Failure(); err != nil {
+		return err
+	}
+	if c.world.ledger.Closed(c.rank) {
+		return ErrClosed
+	}
+	return nil
+}
+
+// Abort ends the communicator, and all that were split off it, for all ranks at
+// once: pending and later calls return ErrAborted. It needs nothing of the other
+// ranks, does not wait, and may be called again. Close is still due.
+//
+// NCCL: ncclCommAbort.
+func (c *Comm) Abort() { c.world.abort(&fault.Abort{Rank: c.rank}) }
+
+func (w *world) abort(cause error) {
+	w.ledger.Fail(cause)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for child := range w.children {
+		child.abort(cause)
+	}
+}
+
+// Close waits until what this rank has issued is done, and releases what the
+// communicator holds. Data that was sent stays available to its receivers. Later
+// calls of this rank fail with ErrClosed, and so do, with ErrPeerClosed, calls of
+// others that would need this rank. Close may be called again; it returns nil.
+//
+// NCCL: ncclCommFinalize and ncclCommDestroy.
+func (c *Comm) Close() error {
+	c.closing.Do(func() {
+		c.engine.Close()
+		w := c.world
+		w.mu.Lock()
+		w.open--
+		last := w.open == 0
+		w.mu.Unlock()
+		if last && w.parent != nil {
+			w.parent.mu.Lock()
+			delete(w.parent.children, w)
+			w.parent.mu.Unlock()
+		}
+	})
+	return nil
+}

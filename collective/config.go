@@ -1,0 +1,152 @@
+package collective
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"time"
+
+	"github.com/gollective/gollective/collective/plan"
+	"github.com/gollective/gollective/internal/spin"
+)
+
+// Config tells how a communicator works. The zero value is a good choice; each
+// field says what zero means. All ranks of a communicator must use equal ones.
+//
+// Variables of the environment win over fields, as NCCL's do; they are read
+// once, when the communicator is made. A variable with an unacceptable value is
+// an error, an unknown one that begins with GOLLECTIVE_ is logged as a warning.
+type Config struct {
+	// Algorithm and Protocol force a choice where the collective has it.
+	// Default: chosen per call by a cost model.
+	// Variables: GOLLECTIVE_ALGO (auto, ring, tree), GOLLECTIVE_PROTO (auto,
+	// simple, ll, ll128).
+	Algorithm plan.Algorithm
+	Protocol  plan.Protocol
+
+	// MinChannels and MaxChannels bound how many blocks share a call.
+	// Default: 1 and 2; at most 64.
+	// Variables: GOLLECTIVE_MIN_NCHANNELS, GOLLECTIVE_MAX_NCHANNELS.
+	MinChannels, MaxChannels int
+
+	// Channels forces the number of channels, but for calls too small to have
+	// something for each. Default 0: by size.
+	Channels int
+
+	// BuffSize is the size of a FIFO of the Simple protocol in bytes: eight
+	// slots. Default 4 MiB, at least 512 B. Variable: GOLLECTIVE_BUFFSIZE.
+	BuffSize int
+	// LLBuffSize is the same for LL, where half of the bytes are flags.
+	// Default 512 KiB, at least 512 B. Variable: GOLLECTIVE_LL_BUFFSIZE.
+	LLBuffSize int
+	// LL128BuffSize is the same for LL128, where 8 of 128 bytes are flags.
+	// Default 4800 KiB, at least 1 KiB. Variable: GOLLECTIVE_LL128_BUFFSIZE.
+	LL128BuffSize int
+	// P2PChunkSize is the size of a slot of point-to-point traffic in bytes.
+	// Default 128 KiB, at least 64 B. Variable: GOLLECTIVE_P2P_CHUNKSIZE.
+	P2PChunkSize int
+
+	// RanksPerNode makes virtual nodes of so many consecutive ranks: rings
+	// enter a node once, trees are laid over nodes with a chain inside each.
+	// Default 0: all ranks of a process are one node, so that a tree is a
+	// chain. 1 gives a tree over all ranks. Variable: GOLLECTIVE_RANKS_PER_NODE.
+	RanksPerNode int
+
+	// Wait is how blocks wait. Default adaptive.
+	// Variable: GOLLECTIVE_WAIT (spin, yield, adaptive, block).
+	Wait spin.Policy
+
+	// Timeout bounds the time that a call may spend waiting, besides its
+	// context. Default 0: none. Variable: GOLLECTIVE_TIMEOUT (as
+	// time.ParseDuration, 90s).
+	Timeout time.Duration
+
+	// Logger gets warnings. Default: slog.Default().
+	Logger *slog.Logger
+
+	// firstStep starts the FIFOs' counters elsewhere than at 0, for tests of
+	// the wrap-around.
+	firstStep uint64
+}
+
+// NCCL's sizes (src/init.cc, computeBuffSizes) and ours for what NCCL derives.
+const (
+	defaultBuffSize      = 4 << 20
+	defaultLLBuffSize    = 8 * 64 << 10
+	defaultLL128BuffSize = 8 * 600 << 10
+	defaultP2PChunkSize  = 128 << 10
+	p2pLLPayload         = 16 << 10 // the largest part of a message that LL carries
+	defaultMaxChannels   = 2        // a double binary tree needs two
+	mostChannels         = 64       // MAXCHANNELS
+	slots                = 8        // NCCL_STEPS
+)
+
+// withDefaults returns c with every default filled in, or all that is wrong with
+// it.
+func (c Config) withDefaults() (Config, error) {
+	var errs []error
+	fill := func(name string, field *int, def, least, most int) {
+		if *field == 0 {
+			*field = def
+		}
+		if *field < least || *field > most {
+			errs = append(errs, fmt.Errorf("%w: Config.%s is %d, accepted are %d to %d", ErrInvalid, name, *field, least, most))
+		}
+	}
+	const mostBytes = 1 << 30
+	if c.Channels > 0 {
+		c.MinChannels, c.MaxChannels = c.Channels, max(c.Channels, c.MaxChannels)
+	}
+	fill("MaxChannels", &c.MaxChannels, max(defaultMaxChannels, c.MinChannels), 1, mostChannels)
+	fill("MinChannels", &c.MinChannels, 1, 1, c.MaxChannels)
+	fill("BuffSize", &c.BuffSize, defaultBuffSize, 512, mostBytes)
+	fill("LLBuffSize", &c.LLBuffSize, defaultLLBuffSize, 512, mostBytes)
+	fill("LL128BuffSize", &c.LL128BuffSize, defaultLL128BuffSize, 1024, mostBytes)
+	fill("P2PChunkSize", &c.P2PChunkSize, defaultP2PChunkSize, 64, mostBytes/slots)
+	if c.Channels < 0 || c.Channels > mostChannels {
+		errs = append(errs, fmt.Errorf("%w: Config.Channels is %d, accepted are 0 to %d", ErrInvalid, c.Channels, mostChannels))
+	}
+	if c.RanksPerNode < 0 {
+		errs = append(errs, fmt.Errorf("%w: Config.RanksPerNode is %d", ErrInvalid, c.RanksPerNode))
+	}
+	if c.Timeout < 0 {
+		errs = append(errs, fmt.Errorf("%w: Config.Timeout is %v", ErrInvalid, c.Timeout))
+	}
+	if c.Algorithm > plan.Tree {
+		errs = append(errs, fmt.Errorf("%w: Config.Algorithm is %v", ErrInvalid, c.Algorithm))
+	}
+	if c.Protocol > plan.LL128 {
+		errs = append(errs, fmt.Errorf("%w: Config.Protocol is %v", ErrInvalid, c.Protocol))
+	}
+	if _, err := spin.ParsePolicy(c.Wait.String()); err != nil {
+		errs = append(errs, fmt.Errorf("%w: Config.Wait: %w", ErrInvalid, err))
+	}
+	c.Logger = c.logger()
+	return c, errors.Join(errs...)
+}
+
+// world is what plans depend on. c has its defaults.
+func (c Config) world(rank, size int, ordered bool) plan.World {
+	w := plan.World{
+		Rank: rank, Size: size,
+		RanksPerNode: c.RanksPerNode,
+		MinChannels:  c.MinChannels, MaxChannels: c.MaxChannels,
+		Cores:         runtime.GOMAXPROCS(0),
+		Force:         plan.Choice{Algorithm: c.Algorithm, Protocol: c.Protocol, Channels: c.Channels},
+		OrderedStores: ordered,
+	}
+	w.Payload[plan.Simple] = c.BuffSize / slots
+	w.Payload[plan.LL] = c.LLBuffSize / slots / 16 * 8
+	w.Payload[plan.LL128] = c.LL128BuffSize / slots / 128 * 120
+	w.P2PPayload[plan.Simple] = c.P2PChunkSize
+	w.P2PPayload[plan.LL] = min(p2pLLPayload, max(w.Payload[plan.LL], 8))
+	return w
+}
+
+func (c Config) logger() *slog.Logger {
+	if c.Logger == nil {
+		return slog.Default()
+	}
+	return c.Logger
+}

@@ -1,0 +1,43 @@
+package collective
+
+import "github.com/gollective/gollective/internal/fault"
+
+// The causes of errors, for errors.Is. Errors of the first group are found before
+// anything is sent and leave the communicator as it was. The others end it: every
+// pending and later call of every rank returns the first cause.
+var (
+	// ErrInvalid: an argument is wrong (details: *ArgumentError).
+	ErrInvalid = fault.ErrInvalid
+	// ErrAlias: send and receive buffer overlap other than the collective's
+	// in-place rule allows (details: *ArgumentError).
+	ErrAlias = fault.ErrAlias
+	// ErrUnsupported: what was asked for can't be done here.
+	ErrUnsupported = fault.ErrUnsupported
+	// ErrConcurrentUse: another goroutine is inside a blocking call on the
+	// same communicator. The refused call has not happened, for this rank
+	// and for the others.
+	ErrConcurrentUse = fault.ErrConcurrentUse
+	// ErrClosed: this rank has closed its communicator.
+	ErrClosed = fault.ErrClosed
+
+	// ErrMismatch: two ranks are in different calls (details: *MismatchError).
+	ErrMismatch = fault.ErrMismatch
+	// ErrTimeout: a deadline passed; also errors.Is(err,
+	// context.DeadlineExceeded) (details: *TimeoutError).
+	ErrTimeout = fault.ErrTimeout
+	// ErrAborted: Abort was called or a context was cancelled on some rank
+	// (details: *AbortError).
+	ErrAborted = fault.ErrAborted
+	// ErrPeerClosed: a rank that a call needs has closed its communicator
+	// (details: *PeerClosedError).
+	ErrPeerClosed = fault.ErrPeerClosed
+)
+
+// Details of errors, for errors.As.
+type (
+	ArgumentError   = fault.Argument
+	MismatchError   = fault.Mismatch
+	TimeoutError    = fault.Timeout
+	AbortError      = fault.Abort
+	PeerClosedError = fault.PeerClosed
+)

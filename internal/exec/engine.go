@@ -1,0 +1,257 @@
+// Package exec runs plans: it is the kernel in CUDA's words. A launch is one
+// call, or the calls of a group. Its way:
+//
+//  1. Engine.Run or Engine.Start (launch.go): the caller becomes the first block,
+//     or the launch is queued for the stream, which executes in issue order;
+//  2. begin: each call is entered in the ledger and gets the header that its
+//     slots carry;
+//  3. one block per channel walks the launch's calls (run.go): the interpreter
+//     turns the plan's steps into primitives of proto, or, for point-to-point
+//     messages, moves whichever can move (transfers.go);
+//  4. the first error, whoever has it, goes into the ledger, which ends every
+//     wait of every rank.
+package exec
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/gollective/gollective/collective/plan"
+	"github.com/gollective/gollective/internal/ledger"
+	"github.com/gollective/gollective/internal/spin"
+	"github.com/gollective/gollective/proto"
+	"github.com/gollective/gollective/transport"
+)
+
+// Config is what an Engine is made of.
+type Config struct {
+	World     plan.World // Rank and Size are this engine's
+	Transport transport.Transport
+	Ledger    *ledger.Ledger
+	Policy    spin.Policy
+	Waiters   int           // goroutines of this process that may wait at the same time
+	Timeout   time.Duration // of one call; 0 = none
+}
+
+// Engine executes the calls of one rank of one communicator.
+type Engine struct {
+	rank, size int
+	world      plan.World
+	transport  transport.Transport
+	ledger     *ledger.Ledger
+	config     Config
+
+	// mu is held while a call is executed by its caller, and while the queue
+	// is changed. It guards everything down to outstanding.
+	mu          sync.Mutex
+	queued      sync.Cond // queue or outstanding has changed, or closed is set
+	queue       []*launch
+	outstanding int // launches queued or being executed by the stream
+	streaming   bool
+	closed      bool
+
+	// inline and single are the launch of a call that its caller executes.
+	inline launch
+	single [1]Work
+
+	// Owned by whoever executes: the holder of mu with nothing outstanding,
+	// or the stream.
+	main     *worker
+	helping  []*block
+	programs programs
+	sendEnds map[endKey]*transport.SendEnd
+	recvEnds map[endKey]*transport.RecvEnd
+	pairs    map[int]*pair
+
+	// blocks and halves are started when a channel first needs one. The first
+	// block of a launch is whoever executes it.
+	blocksMu sync.Mutex
+	blocks   map[int]*block
+	halves   map[int]*block
+	workers  []*worker // all of them, for the counters
+
+	running sync.WaitGroup // goroutines to wait for in Close
+}
+
+// New returns an Engine. It starts no goroutine before one is needed.
+func New(c Config) *Engine {
+	e := &Engine{
+		rank: c.World.Rank, size: c.World.Size,
+		world: c.World, transport: c.Transport, ledger: c.Ledger, config: c,
+		sendEnds: make(map[endKey]*transport.SendEnd),
+		recvEnds: make(map[endKey]*transport.RecvEnd),
+		pairs:    make(map[int]*pair),
+		blocks:   make(map[int]*block),
+		halves:   make(map[int]*block),
+	}
+	e.queued.L = &e.mu
+	e.main = e.newWorker()
+	return e
+}
+
+// Close waits until everything issued is done, then ends the goroutines. Later
+// calls fail with ErrClosed.
+func (e *Engine) Close() {
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return
+	}
+	for e.outstanding > 0 {
+		e.queued.Wait()
+	}
+	e.closed = true
+	e.queued.Broadcast()
+	e.mu.Unlock()
+
+	e.blocksMu.Lock()
+	for _, blocks := range []map[int]*block{e.blocks, e.halves} {
+		for _, b := range blocks {
+			close(b.mailbox)
+		}
+	}
+	e.blocksMu.Unlock()
+	e.running.Wait()
+	e.ledger.Close(e.rank)
+}
+
+// Counters returns what this rank's blocks have spent on waiting.
+func (e *Engine) Counters() spin.Counters {
+	e.blocksMu.Lock()
+	defer e.blocksMu.Unlock()
+	var sum spin.Counters
+	for _, w := range e.workers {
+		sum.Add(w.waiter.Counters())
+	}
+	return sum
+}
+
+// block is a persistent goroutine that runs one channel, or the second half of
+// one. It sleeps in its mailbox between launches.
+type block struct {
+	*worker
+	mailbox chan task
+	done    chan error // one answer per task
+}
+
+// task is what a block is asked to do: its channel's part of a launch, or, if
+// work is set, one thread of one call.
+type task struct {
+	launch *launch
+	work   *Work
+	thread *plan.Thread
+	pipe   proto.Primitives
+}
+
+// block returns the block of channel id.
+func (e *Engine) block(id int) *block { return e.blockOf(e.blocks, id) }
+
+// half returns the block that runs the second thread of channel id.
+func (e *Engine) half(id int) *block { return e.blockOf(e.halves, id) }
+
+func (e *Engine) blockOf(blocks map[int]*block, id int) *block {
+	e.blocksMu.Lock()
+	b, ok := blocks[id]
+	e.blocksMu.Unlock()
+	if ok {
+		return b
+	}
+	b = &block{worker: e.newWorker(), mailbox: make(chan task, 1), done: make(chan error, 1)}
+	e.blocksMu.Lock()
+	blocks[id] = b
+	e.blocksMu.Unlock()
+	e.running.Add(1)
+	go func() {
+		defer e.running.Done()
+		for t := range b.mailbox {
+			b.done <- b.perform(t, id)
+		}
+	}()
+	return b
+}
+
+func (b *block) perform(t task, id int) error {
+	if t.work == nil {
+		return b.runChannel(t.launch, id)
+	}
+	b.bind(t.launch, t.work, id)
+	if err := b.runThread(t.thread, t.pipe, t.work); err != nil {
+		return b.engine.fail(b.worker, err)
+	}
+	return nil
+}
+
+// worker is a goroutine at work for an Engine: a way of waiting, and what it is
+// waiting in. It implements spin.Watch.
+type worker struct {
+	engine  *Engine
+	waiter  *spin.Waiter
+	work    *Work
+	channel int
+	any     anyTransfer
+
+	active    []*transfer // of the point-to-point call in progress
+	published bool        // a ledger.Waiting of this worker is in the ledger
+	suspects  map[int]suspect
+}
+
+func (e *Engine) newWorker() *worker {
+	w := &worker{engine: e, waiter: spin.NewWaiter(e.config.Policy, e.config.Waiters)}
+	w.any.worker = w
+	e.ledger.Register(w.waiter.Parker())
+	e.blocksMu.Lock()
+	e.workers = append(e.workers, w)
+	e.blocksMu.Unlock()
+	return w
+}
+
+// bind prepares w for waiting in one call of a launch.
+func (w *worker) bind(l *launch, work *Work, channel int) {
+	w.work, w.channel = work, channel
+	w.active = w.active[:0]
+	clear(w.suspects)
+	w.waiter.Bind(l.ctx, w, w.engine.config.Timeout)
+}
+
+// programs caches the Programs of an Engine: the latest few are found without a
+// map.
+type programs struct {
+	recent [4]*Program
+	next   int
+	all    map[plan.Spec]*Program
+}
+
+// mostPrograms bounds the cache: a program that calls with ever new sizes must
+// not grow without end.
+const mostPrograms = 1024
+
+// Program returns the program for s, which it builds at first. The caller must
+// be the only user of e, as in Run.
+func (e *Engine) Program(s plan.Spec) (*Program, error) {
+	for _, p := range e.programs.recent {
+		if p != nil && p.Plan.Spec == s {
+			return p, nil
+		}
+	}
+	p, ok := e.programs.all[s]
+	if !ok {
+		built, err := plan.Build(s, e.world)
+		if err != nil {
+			return nil, err
+		}
+		if built.Spec != s {
+			return nil, fmt.Errorf("exec: plan of %v is for %v", s, built.Spec)
+		}
+		if p, err = e.bind(built); err != nil {
+			return nil, err
+		}
+		if e.programs.all == nil || len(e.programs.all) >= mostPrograms {
+			e.programs.all = make(map[plan.Spec]*Program)
+		}
+		e.programs.all[s] = p
+	}
+	e.programs.recent[e.programs.next] = p
+	e.programs.next = (e.programs.next + 1) % len(e.programs.recent)
+	return p, nil
+}

@@ -1,0 +1,220 @@
+package exec
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/gollective/gollective/collective/plan"
+	"github.com/gollective/gollective/internal/fault"
+	"github.com/gollective/gollective/internal/ledger"
+	"github.com/gollective/gollective/internal/spin"
+	"github.com/gollective/gollective/proto"
+)
+
+// This file answers the question why a wait should end without what it waits
+// for: spin.Watch for a worker.
+
+var _ spin.Watch = (*worker)(nil)
+
+// Failed implements spin.Watch.
+func (w *worker) Failed() error { return w.engine.ledger.Failure() }
+
+// Inspect implements spin.Watch: peers that are in another call, closed, or
+// waiting for this rank in a circle.
+func (w *worker) Inspect(c spin.Condition) error {
+	e, work := w.engine, w.work
+	for i, entry := range work.entries {
+		if err := e.ledger.Compare(e.rank, work.sequence+uint64(i), entry); err != nil {
+			return e.ledger.Fail(err)
+		}
+	}
+	if err := w.closedPeer(c); err != nil {
+		return e.ledger.Fail(err)
+	}
+	if err := w.circle(c); err != nil {
+		return e.ledger.Fail(err)
+	}
+	w.startWaiting()
+	return nil
+}
+
+// closedPeer reports a message whose other end will never be served.
+func (w *worker) closedPeer(spin.Condition) error {
+	for _, t := range w.active {
+		// Closed is looked at before the FIFO: what the peer sent before it
+		// closed is there to be taken.
+		if w.engine.ledger.Closed(t.Peer) && !t.blocked() && !t.next().Ready() {
+			return &fault.PeerClosed{
+				Sequence: w.work.sequence, Rank: w.engine.rank,
+				Call: w.work.call(t.Call).Spec.String(), PeerRank: t.Peer,
+			}
+		}
+	}
+	return nil
+}
+
+// startWaiting publishes whom this worker waits for in point-to-point traffic.
+func (w *worker) startWaiting() {
+	if len(w.active) == 0 {
+		return
+	}
+	waiting := &ledger.Waiting{Call: w.work.call(w.active[0].Call).Spec.String(), Channel: w.channel}
+	for _, t := range w.active {
+		if t.Send {
+			waiting.To = append(waiting.To, t.Peer)
+		} else {
+			waiting.From = append(waiting.From, t.Peer)
+		}
+	}
+	w.published = true
+	w.engine.ledger.Wait(w.engine.rank, waiting)
+}
+
+// stopWaiting withdraws startWaiting.
+func (w *worker) stopWaiting() {
+	if w.published {
+		w.published = false
+		w.engine.ledger.Wait(w.engine.rank, nil)
+	}
+}
+
+// suspect is a rank that seems to wait for this one.
+type suspect struct {
+	last  *ledger.Waiting
+	times int // new records since the first
+}
+
+// circle reports a rank that waits, in point-to-point traffic, for this one,
+// while this one needs it and does nothing for it: neither will ever go on. A
+// rank goes on publishing new records as long as it waits, each after another
+// look at its FIFOs. The second new one proves that it saw all that this rank had
+// done before the present call, and still waits.
+func (w *worker) circle(c spin.Condition) error {
+	e := w.engine
+	for peer := range e.size {
+		waiting := e.ledger.WaitingOf(peer)
+		if peer == e.rank || waiting == nil || !w.needs(peer, c) || !w.neglects(peer, waiting) {
+			delete(w.suspects, peer)
+			continue
+		}
+		s := w.suspects[peer]
+		if s.last != nil && s.last != waiting {
+			s.times++
+		}
+		s.last = waiting
+		if w.suspects == nil {
+			w.suspects = make(map[int]suspect)
+		}
+		w.suspects[peer] = s
+		if s.times >= 2 {
+			return &fault.Mismatch{
+				Sequence: w.work.sequence,
+				Rank:     e.rank, Call: w.callText(),
+				PeerRank: peer, PeerCall: waiting.Call,
+			}
+		}
+	}
+	return nil
+}
+
+// needs reports whether this worker's call cannot end before peer does something
+// for it.
+func (w *worker) needs(peer int, c spin.Condition) bool {
+	switch w.work.Program.Plan.Spec.Kind {
+	case plan.AllReduce, plan.AllGather, plan.ReduceScatter, plan.Barrier:
+		// Nobody completes these before all have entered.
+		return !w.engine.ledger.Entered(peer, w.work.sequence)
+	case plan.Reduce, plan.Broadcast:
+		return c.Peer() == peer && !w.engine.ledger.Entered(peer, w.work.sequence)
+	}
+	return slices.ContainsFunc(w.active, func(t *transfer) bool { return t.Peer == peer })
+}
+
+// neglects reports whether peer waits for this rank and this worker's call has
+// nothing for it.
+func (w *worker) neglects(peer int, waiting *ledger.Waiting) bool {
+	serves := func(send bool) bool {
+		return slices.ContainsFunc(w.active, func(t *transfer) bool { return t.Peer == peer && t.Send == send })
+	}
+	if len(w.active) > 0 && waiting.Channel != w.channel {
+		return false // another of this rank's blocks may serve it
+	}
+	return slices.Contains(waiting.From, w.engine.rank) && !serves(true) ||
+		slices.Contains(waiting.To, w.engine.rank) && !serves(false)
+}
+
+// Expired implements spin.Watch.
+func (w *worker) Expired(c spin.Condition, cause error) error {
+	e := w.engine
+	if !errors.Is(cause, context.DeadlineExceeded) {
+		return e.ledger.Fail(&fault.Abort{Rank: e.rank, Call: w.callText(), Cause: cause})
+	}
+	timeout := &fault.Timeout{
+		Sequence: w.work.sequence, Rank: e.rank, Call: w.callText(),
+		Waiting: c.Peer(), Cause: cause,
+	}
+	if len(w.work.entries) > 0 {
+		timeout.Missing = e.ledger.Missing(w.work.sequence)
+	}
+	return e.ledger.Fail(timeout)
+}
+
+// callText describes the call in progress.
+func (w *worker) callText() string {
+	if len(w.active) > 0 {
+		return w.work.call(w.active[0].Call).Spec.String()
+	}
+	return w.work.Program.Plan.Spec.String()
+}
+
+// tooLate is the error for a context that was done before a launch began.
+func (e *Engine) tooLate(cause error) error {
+	if errors.Is(cause, context.DeadlineExceeded) {
+		return &fault.Timeout{Rank: e.rank, Call: "a call not begun", Waiting: -1, Cause: cause}
+	}
+	return &fault.Abort{Rank: e.rank, Cause: cause}
+}
+
+// fail turns a worker's error into the communicator's failure.
+func (e *Engine) fail(w *worker, err error) error {
+	if failure := e.ledger.Failure(); failure != nil {
+		return failure
+	}
+	var header *proto.HeaderError
+	if errors.As(err, &header) {
+		err = e.mismatch(w, header)
+	}
+	return e.ledger.Fail(err)
+}
+
+// mismatch names the calls behind a slot that another operation filled.
+func (e *Engine) mismatch(w *worker, header *proto.HeaderError) error {
+	m := &fault.Mismatch{
+		Sequence: w.work.sequence,
+		Rank:     e.rank, Call: w.callText(),
+		PeerRank: header.Peer, PeerCall: "another call",
+	}
+	for i, entry := range w.work.entries {
+		m.Sequence = w.work.sequence + uint64(i)
+		other := e.ledger.Call(header.Peer, m.Sequence)
+		switch {
+		case other == nil:
+		case other.Fingerprint != entry.Fingerprint:
+			m.Call, m.PeerCall = entry.Call.String(), other.Call.String()
+			return m
+		case len(w.active) == 0:
+			m.PeerCall = other.Call.String() + ", with another algorithm, protocol or number of channels"
+			return m
+		}
+	}
+	if len(w.active) > 0 {
+		m.PeerCall = messageText(header.Got, e.rank)
+		for _, t := range w.active {
+			if t.Peer == header.Peer && !t.Send && t.header == header.Want {
+				m.Call = w.work.call(t.Call).Spec.String()
+			}
+		}
+	}
+	return m
+}
