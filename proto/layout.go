@@ -1,10 +1,6 @@
 package proto
 
-import (
-	"encoding/binary"
-
-	"github.com/gollective/gollective/transport"
-)
+import "github.com/gollective/gollective/transport"
 
 // SlotBytesSimple is the size of a slot for payload bytes of data per step.
 func SlotBytesSimple(payload int) int { return wholeLines(payload) }
@@ -18,10 +14,3 @@ func slotBytes(f lineFormat, payload int) int {
 func wholeLines(bytes int) int {
 	return (bytes + transport.Line - 1) / transport.Line * transport.Line
 }
-
-func wordBytes(w uint64) (b [8]byte) {
-	binary.LittleEndian.PutUint64(b[:], w)
-	return b
-}
-
-func bytesWord(b [8]byte) uint64 { return binary.LittleEndian.Uint64(b[:]) }

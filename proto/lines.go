@@ -1,6 +1,7 @@
 package proto
 
 import (
+	"encoding/binary"
 	"sync/atomic"
 
 	"github.com/gollective/gollective/internal/spin"
@@ -28,6 +29,8 @@ type lined struct {
 	packed   []byte   // one batch of the result, where no output holds it
 	headers  []headerLine
 	next     lineFlag
+	named    [8]byte // the operation's header, as a line carries it
+	received [8]byte // the header line at hand
 }
 
 var _ Primitives = (*lined)(nil)
@@ -68,7 +71,10 @@ func newLined(format lineFormat, from []*transport.RecvEnd, to []*transport.Send
 }
 
 // Begin implements Primitives. A chunk is one slot: there is nothing to round.
-func (l *lined) Begin(op Operation) { l.op = op }
+func (l *lined) Begin(op Operation) {
+	l.op = op
+	binary.LittleEndian.PutUint64(l.named[:], op.Header)
+}
 
 func (l *lined) Send(in []byte) error                { return l.step(send, in, nil) }
 func (l *lined) SendFromOutput(out []byte) error     { return l.step(sendFromOutput, nil, out) }
@@ -129,8 +135,7 @@ func (l *lined) open() error {
 		if err := l.op.Waiter.Until(e.Credit(1)); err != nil {
 			return err
 		}
-		header := wordBytes(l.op.Header)
-		l.format.pack(e.Slot(1), header[:], l.format.flag(e.Step()))
+		l.format.pack(e.Slot(1), l.named[:], l.format.flag(e.Step()))
 	}
 	return nil
 }
@@ -141,9 +146,8 @@ func (l *lined) admit() error {
 		if err := l.op.Waiter.Until(&l.headers[i]); err != nil {
 			return err
 		}
-		var header [8]byte
-		l.format.unpack(header[:], e.Slot(1), l.format.flag(e.Step()))
-		if err := l.check(e.Peer(), bytesWord(header)); err != nil {
+		l.format.unpack(l.received[:], e.Slot(1), l.format.flag(e.Step()))
+		if err := l.check(e.Peer(), binary.LittleEndian.Uint64(l.received[:])); err != nil {
 			return err
 		}
 	}
