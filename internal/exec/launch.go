@@ -166,7 +166,9 @@ func (e *Engine) fuse(calls []Call) (Work, error) {
 		}
 		all = append(all, messages...)
 		if !oneSided(spec.Kind) {
-			work.entries = append(work.entries, &ledger.Entry{Fingerprint: spec.Fingerprint(), Call: spec})
+			entry := ledger.NewEntry(spec)
+			e.ledger.Describe(e.rank, entry)
+			work.entries = append(work.entries, entry)
 		}
 	}
 	p, err := e.world.PointToPoint(all)

@@ -32,7 +32,8 @@ func (e *Engine) bind(p *plan.Plan) (*Program, error) {
 	program := &Program{Plan: p, channels: make([]channel, len(p.Channels))}
 	spec := p.Spec
 	if !oneSided(spec.Kind) {
-		program.entry = &ledger.Entry{Fingerprint: spec.Fingerprint(), Call: spec}
+		program.entry = ledger.NewEntry(spec)
+		e.ledger.Describe(e.rank, program.entry)
 	}
 	program.identity = mix(mix(mix(spec.Fingerprint(), uint64(p.Choice.Algorithm)),
 		uint64(p.Choice.Protocol)), uint64(p.Choice.Channels))

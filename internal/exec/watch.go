@@ -59,7 +59,7 @@ func (w *worker) startWaiting() {
 	if len(w.active) == 0 {
 		return
 	}
-	waiting := &ledger.Waiting{Call: w.work.call(w.active[0].Call).Spec.String(), Channel: w.channel}
+	waiting := &ledger.Waiting{Call: w.work.call(w.active[0].Call).Spec, Channel: w.channel}
 	for _, t := range w.active {
 		if t.Send {
 			waiting.To = append(waiting.To, t.Peer)
@@ -81,8 +81,8 @@ func (w *worker) stopWaiting() {
 
 // suspect is a rank that seems to wait for this one.
 type suspect struct {
-	last  *ledger.Waiting
-	times int // new records since the first
+	last  uint64 // version of its latest record
+	times int    // new records since the first
 }
 
 // circle reports a rank that waits, in point-to-point traffic, for this one,
@@ -99,10 +99,10 @@ func (w *worker) circle(c spin.Condition) error {
 			continue
 		}
 		s := w.suspects[peer]
-		if s.last != nil && s.last != waiting {
+		if s.last != 0 && s.last != waiting.Version {
 			s.times++
 		}
-		s.last = waiting
+		s.last = waiting.Version
 		if w.suspects == nil {
 			w.suspects = make(map[int]suspect)
 		}
@@ -111,7 +111,7 @@ func (w *worker) circle(c spin.Condition) error {
 			return &fault.Mismatch{
 				Sequence: w.work.sequence,
 				Rank:     e.rank, Call: w.callText(),
-				PeerRank: peer, PeerCall: waiting.Call,
+				PeerRank: peer, PeerCall: waiting.Call.String(),
 			}
 		}
 	}
@@ -199,12 +199,12 @@ func (e *Engine) mismatch(w *worker, header *proto.HeaderError) error {
 		m.Sequence = w.work.sequence + uint64(i)
 		other := e.ledger.Call(header.Peer, m.Sequence)
 		switch {
-		case other == nil:
-		case other.Fingerprint != entry.Fingerprint:
-			m.Call, m.PeerCall = entry.Call.String(), other.Call.String()
+		case other == 0:
+		case other != entry.Fingerprint:
+			m.Call, m.PeerCall = entry.Spec.String(), e.ledger.Text(header.Peer, other)
 			return m
 		case len(w.active) == 0:
-			m.PeerCall = other.Call.String() + ", with another algorithm, protocol or number of channels"
+			m.PeerCall = entry.Spec.String() + ", with another algorithm, protocol or number of channels"
 			return m
 		}
 	}

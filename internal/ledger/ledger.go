@@ -11,82 +11,75 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/gollective/gollective/collective/plan"
 	"github.com/gollective/gollective/internal/fault"
 	"github.com/gollective/gollective/internal/spin"
 )
 
-// remembered is how many of its latest collectives a page still shows. A rank
-// can be ahead of another by more than that only where nothing it did needed
-// the other.
-const remembered = 64
-
-// Entry describes a call that a rank has entered. It is immutable, and shared by
-// all calls that are alike.
+// Entry identifies a call that all ranks make alike.
 type Entry struct {
-	Fingerprint uint64
-	Call        interface{ String() string }
+	Fingerprint uint64 // of Spec
+	Spec        plan.Spec
 }
 
-// page is what one rank tells the others. Only that rank writes it.
-type page struct {
-	// entered is the number of collectives entered: the sequence number of
-	// the next one. Written after the entry in calls, read before it.
-	entered atomic.Uint64
-	// calls holds the latest entries, at sequence number mod remembered.
-	calls [remembered]atomic.Pointer[Entry]
-	// waiting is set while the rank has waited for long in point-to-point
-	// traffic, nil otherwise.
-	waiting atomic.Pointer[Waiting]
-	closed  atomic.Bool
-	_       [128]byte // the next page begins on another line
-}
-
-// Waiting says for whom a rank waits in point-to-point traffic. A rank that goes
-// on waiting publishes a new one every few milliseconds, after another look at
-// everything it waits for: two new ones prove that it saw nothing of what had
-// happened before the first.
-type Waiting struct {
-	Call    string // text for errors
-	Channel int    // each channel waits by itself
-	From    []int  // ranks whose data is awaited
-	To      []int  // ranks whose credit is awaited
-}
+// NewEntry returns the entry of calls like s.
+func NewEntry(s plan.Spec) *Entry { return &Entry{Fingerprint: s.Fingerprint(), Spec: s} }
 
 // Ledger belongs to one communicator; all of its ranks share it.
 type Ledger struct {
-	pages   []page
+	pages   []*page
 	failure atomic.Pointer[failure]
 
-	mu      sync.Mutex
+	mu      sync.Mutex     // guards what follows, and writing of descriptions and waitings
 	parkers []*spin.Parker // everybody a failure must wake
+	next    []int          // per rank: where the next description goes
 }
 
 type failure struct{ err error }
 
-// New returns the ledger of a communicator of size ranks.
-func New(size int) *Ledger { return &Ledger{pages: make([]page, size)} }
+// New returns the ledger of a communicator of size ranks of one process.
+func New(size int) *Ledger {
+	l := &Ledger{pages: make([]*page, size), next: make([]int, size)}
+	pages := make([]page, size)
+	for rank := range pages {
+		l.pages[rank] = &pages[rank]
+	}
+	return l
+}
+
+// Describe makes the call of e known as one that rank makes. It must come before
+// the first Enter of e.
+func (l *Ledger) Describe(rank int, e *Entry) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pages[rank].describe(e.Fingerprint, e.Spec, &l.next[rank])
+}
 
 // Enter records that rank enters its next collective and returns the sequence
 // number of it.
 func (l *Ledger) Enter(rank int, e *Entry) uint64 {
-	p := &l.pages[rank]
+	p := l.pages[rank]
 	sequence := p.entered.Load()
-	p.calls[sequence%remembered].Store(e)
+	p.calls[sequence%remembered].Store(e.Fingerprint)
 	p.entered.Store(sequence + 1)
 	return sequence
 }
 
 // Wait publishes what rank waits for in point-to-point traffic; nil ends it.
-func (l *Ledger) Wait(rank int, w *Waiting) { l.pages[rank].waiting.Store(w) }
+func (l *Ledger) Wait(rank int, w *Waiting) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pages[rank].waiting.store(w)
+}
 
 // WaitingOf returns what rank has published with Wait, or nil.
-func (l *Ledger) WaitingOf(rank int) *Waiting { return l.pages[rank].waiting.Load() }
+func (l *Ledger) WaitingOf(rank int) *Waiting { return l.pages[rank].waiting.load() }
 
 // Close records that rank makes no further call.
-func (l *Ledger) Close(rank int) { l.pages[rank].closed.Store(true) }
+func (l *Ledger) Close(rank int) { l.pages[rank].closed.Store(1) }
 
 // Closed reports whether rank has closed.
-func (l *Ledger) Closed(rank int) bool { return l.pages[rank].closed.Load() }
+func (l *Ledger) Closed(rank int) bool { return l.pages[rank].closed.Load() != 0 }
 
 // Entered reports whether rank has entered the collective with that sequence
 // number.
@@ -94,21 +87,24 @@ func (l *Ledger) Entered(rank int, sequence uint64) bool {
 	return l.pages[rank].entered.Load() > sequence
 }
 
-// Call returns the entry of rank's collective with that sequence number, or nil
-// if it has not been entered or is no longer remembered.
-func (l *Ledger) Call(rank int, sequence uint64) *Entry {
-	p := &l.pages[rank]
+// Call returns the fingerprint of rank's collective with that sequence number, or
+// 0 if it has not been entered or is no longer remembered.
+func (l *Ledger) Call(rank int, sequence uint64) uint64 {
+	p := l.pages[rank]
 	if p.entered.Load() <= sequence {
-		return nil
+		return 0
 	}
-	e := p.calls[sequence%remembered].Load()
+	fingerprint := p.calls[sequence%remembered].Load()
 	// The place is rewritten when the rank enters sequence+remembered; the
-	// entry is stored before entered grows, hence the margin of one.
+	// fingerprint is stored before entered grows, hence the margin of one.
 	if p.entered.Load() >= sequence+remembered {
-		return nil
+		return 0
 	}
-	return e
+	return fingerprint
 }
+
+// Text is what rank calls the call with that fingerprint.
+func (l *Ledger) Text(rank int, fingerprint uint64) string { return l.pages[rank].text(fingerprint) }
 
 // Missing lists the ranks that have not entered the collective with that
 // sequence number.
@@ -128,15 +124,15 @@ func (l *Ledger) Compare(rank int, sequence uint64, e *Entry) error {
 	for r := range l.pages {
 		// Closed is read first: what was entered before it is then visible.
 		closed := l.Closed(r)
-		if other := l.Call(r, sequence); other != nil && other.Fingerprint != e.Fingerprint {
+		if other := l.Call(r, sequence); other != 0 && other != e.Fingerprint {
 			return &fault.Mismatch{
 				Sequence: sequence,
-				Rank:     rank, Call: e.Call.String(),
-				PeerRank: r, PeerCall: other.Call.String(),
+				Rank:     rank, Call: e.Spec.String(),
+				PeerRank: r, PeerCall: l.Text(r, other),
 			}
 		}
 		if closed && !l.Entered(r, sequence) {
-			return &fault.PeerClosed{Sequence: sequence, Rank: rank, Call: e.Call.String(), PeerRank: r}
+			return &fault.PeerClosed{Sequence: sequence, Rank: rank, Call: e.Spec.String(), PeerRank: r}
 		}
 	}
 	return nil
