@@ -1,23 +1,84 @@
 package spin
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+	"time"
+)
 
 // Parker is where one goroutine sleeps. It may be woken by several bells and by
 // a failure; a wake-up that comes early is kept.
+//
+// There are two kinds: those of NewParker can be woken within the process only,
+// those of NewBedParker from every process that maps the bed.
 type Parker struct {
-	wake chan struct{}
+	wake  chan struct{} // with one place, for the wake-up that is kept
+	timer *time.Timer
+
+	bed    *Bed // instead of wake
+	number uint32
 }
 
 // NewParker returns a Parker with no wake-up pending.
 func NewParker() *Parker { return &Parker{wake: make(chan struct{}, 1)} }
 
+// NewBedParker returns a Parker that sleeps in beds[number-1]. Nobody else may
+// sleep there.
+func NewBedParker(beds []Bed, number uint32) *Parker {
+	return &Parker{bed: &beds[number-1], number: number}
+}
+
 // Wake ends the owner's sleep, or makes its next sleep end at once.
 func (p *Parker) Wake() {
+	if p.bed != nil {
+		p.bed.wake()
+		return
+	}
 	select {
 	case p.wake <- struct{}{}:
 	default: // a wake-up is pending already
 	}
 }
+
+// token is to be taken before the bells are armed: a wake-up after it ends the
+// sleep that is given it.
+func (p *Parker) token() uint32 {
+	if p.bed != nil {
+		return p.bed.word.Load()
+	}
+	return 0
+}
+
+// sleep returns true when it was woken, false when atMost has passed or done is
+// closed. A bed does not see done: it sleeps on until atMost.
+func (p *Parker) sleep(token uint32, done <-chan struct{}, atMost time.Duration) bool {
+	if p.bed != nil {
+		return p.bed.sleep(token, atMost)
+	}
+	if p.timer == nil {
+		p.timer = time.NewTimer(atMost)
+	} else {
+		p.timer.Reset(atMost)
+	}
+	defer p.timer.Stop()
+	select {
+	case <-p.wake:
+		return true
+	case <-done:
+		return false
+	case <-p.timer.C:
+		return false
+	}
+}
+
+// Bed is a word in memory that processes share, in which a goroutine of one of
+// them sleeps. It counts wake-ups; everybody may wake.
+type Bed struct {
+	word atomic.Uint32
+	_    [124]byte // a line of its own
+}
+
+// Woken delivers the wake-up, and takes it: the owner sleeps in it.
+func (p *Parker) Woken() <-chan struct{} { return p.wake }
 
 // Bell tells the goroutine that waits at one end of a FIFO that the other end
 // has moved. The waiting end writes it (Arm, Disarm), the moving end only reads
@@ -26,21 +87,57 @@ func (p *Parker) Wake() {
 // The waiter arms the bell and then looks at the condition once more; the mover
 // makes the condition true and then rings. Both stores are sequentially
 // consistent, so at least one of the two sees the other: no wake-up is lost.
+//
+// The zero Bell works within a process.
 type Bell struct {
 	waiter atomic.Pointer[Parker]
-	_      [120]byte // a line of its own
+	shared *SharedBell
+	_      [112]byte // a line of its own
 }
 
+// SharedBell is a Bell between processes.
+type SharedBell struct {
+	// Sleeper is the number of the waiting end's bed, 0 when nobody sleeps. It
+	// lies in shared memory on a line of its own, written by the waiting end.
+	Sleeper *atomic.Uint32
+	// Beds are those of the waiting end's process.
+	Beds []Bed
+}
+
+// Share makes b a bell between processes, before it is used.
+func (b *Bell) Share(s *SharedBell) { b.shared = s }
+
 // Arm asks for p to be woken by the next Ring.
-func (b *Bell) Arm(p *Parker) { b.waiter.Store(p) }
+func (b *Bell) Arm(p *Parker) {
+	if b.shared != nil {
+		b.shared.Sleeper.Store(p.number)
+		return
+	}
+	b.waiter.Store(p)
+}
 
 // Disarm withdraws Arm.
-func (b *Bell) Disarm() { b.waiter.Store(nil) }
+func (b *Bell) Disarm() {
+	if b.shared != nil {
+		b.shared.Sleeper.Store(0)
+		return
+	}
+	b.waiter.Store(nil)
+}
 
 // Ring wakes the waiter, if one is parked. The store that makes the condition
 // true must be sequentially consistent and come first.
 func (b *Bell) Ring() {
 	if p := b.waiter.Load(); p != nil {
 		p.Wake()
+	} else if b.shared != nil {
+		b.shared.ring()
+	}
+}
+
+func (s *SharedBell) ring() {
+	// The number comes from another process: it is checked before it is used.
+	if n := s.Sleeper.Load(); n > 0 && int(n) <= len(s.Beds) {
+		s.Beds[n-1].wake()
 	}
 }

@@ -58,7 +58,6 @@ func (c *Counters) Add(d Counters) {
 type Waiter struct {
 	limits limits
 	parker *Parker
-	timer  *time.Timer
 
 	// What Bind set for the launch in progress.
 	watch    Watch
@@ -84,8 +83,11 @@ const (
 
 // NewWaiter returns a Waiter for a process in which waiters goroutines may wait
 // at the same time.
-func NewWaiter(p Policy, waiters int) *Waiter {
-	return &Waiter{limits: limitsFor(p, waiters), parker: NewParker()}
+func NewWaiter(p Policy, waiters int) *Waiter { return NewWaiterAt(p, waiters, NewParker()) }
+
+// NewWaiterAt is NewWaiter with a Parker of the caller's, which nobody else uses.
+func NewWaiterAt(p Policy, waiters int, at *Parker) *Waiter {
+	return &Waiter{limits: limitsFor(p, waiters), parker: at}
 }
 
 // Parker is what a failure must wake.
@@ -211,6 +213,7 @@ const (
 // park sleeps until c's bell rings, a failure or the context wakes it, or
 // atMost has passed.
 func (w *Waiter) park(c Condition, atMost time.Duration) wakening {
+	token := w.parker.token()
 	c.Arm(w.parker)
 	defer c.Disarm()
 	if c.Ready() { // made true before the bell was armed
@@ -219,21 +222,11 @@ func (w *Waiter) park(c Condition, atMost time.Duration) wakening {
 	if w.watch.Failed() != nil {
 		return rang
 	}
-	if w.timer == nil {
-		w.timer = time.NewTimer(atMost)
-	} else {
-		w.timer.Reset(atMost)
-	}
 	w.local.Parks++
-	defer w.timer.Stop()
-	select {
-	case <-w.parker.wake:
+	if w.parker.sleep(token, w.done, atMost) {
 		return rang
-	case <-w.done:
-		return timedOut
-	case <-w.timer.C:
-		return timedOut
 	}
+	return timedOut
 }
 
 // publish makes the counters visible to Counters.
