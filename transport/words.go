@@ -30,3 +30,10 @@ func allocate(size int) []byte {
 	skip := -int(uintptr(unsafe.Pointer(&raw[0]))) & (Line - 1)
 	return raw[skip : skip+size : skip+size]
 }
+
+// overlay views the beginning of memory, which starts on a multiple of Line and
+// has at least sharedStart bytes, as a sharedHead.
+func overlay(memory []byte) *sharedHead {
+	_ = memory[sharedStart-1]
+	return (*sharedHead)(unsafe.Pointer(&memory[0]))
+}
