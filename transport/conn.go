@@ -14,7 +14,9 @@ const Slots = 8
 // writer.
 //
 // Steps count slots from the creation of the FIFO on and are never reset: step s
-// lives in slot s mod Slots. At all times head <= tail <= head + Slots.
+// lives in slot s mod Slots. At all times head <= tail <= head + Slots, but that
+// between two operations head may be ahead by the steps that the second one skips
+// (RecvEnd.RoundUp).
 type control struct {
 	// tail is the number of steps filled. Written by the producer after the
 	// slots' bytes and headers, read by the consumer before them. LL and
@@ -55,7 +57,19 @@ func NewConn(slot int, first uint64) (*Conn, error) {
 	c := &Conn{control: new(control), memory: allocate(Slots * slot), slot: slot, first: first}
 	c.control.tail.Store(first)
 	c.control.head.Store(first)
+	if first > 0 {
+		scribble(c.memory)
+	}
 	return c, nil
+}
+
+// scribble fills the slots of a FIFO that starts late: after so many steps they
+// would hold something. Zeroed words would be taken for data where the flags of LL
+// wrap to zero.
+func scribble(memory []byte) {
+	for i := range memory {
+		memory[i] = 0xa5
+	}
 }
 
 // SlotBytes is the size of one slot.
