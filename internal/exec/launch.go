@@ -328,7 +328,7 @@ func (e *Engine) begin(l *launch) error {
 		}
 		w.header = mix(w.Program.identity, w.sequence)
 		e.beginMessages(w)
-		if e.size == 1 && !pointToPoint(spec.Kind) {
+		if e.size == 1 && w.Fused == nil && len(w.Program.channels) == 0 {
 			runLocal(w)
 		}
 	}
