@@ -35,6 +35,9 @@ var variables = map[string]func(*Config, string) error{
 // belong to tools.
 var elsewhere = map[string]bool{"TESTS_MIN_BW": true}
 
+// testPrefix begins the names that the project's own tests read.
+const testPrefix = "TEST_"
+
 func parsed[V any](parse func(string) (V, error), field func(*Config) *V) func(*Config, string) error {
 	return func(c *Config, text string) error {
 		v, err := parse(text)
@@ -68,7 +71,7 @@ func (c Config) applyEnviron(environ []string) (Config, error) {
 			if err := set(&c, value); err != nil {
 				errs = append(errs, fmt.Errorf("%w: %s=%s: %w", ErrInvalid, name, value, err))
 			}
-		case !elsewhere[tail]:
+		case !elsewhere[tail] && !strings.HasPrefix(tail, testPrefix):
 			c.logger().Warn("unknown environment variable", "name", name)
 		}
 	}
