@@ -124,7 +124,7 @@ func widen(t dtype.Type, dst []float32, src []byte) {
 	case dtype.Half:
 		dtype.WidenFloat16(dst, view[dtype.Float16](src))
 	case dtype.Bfloat:
-		dtype.WidenBFloat16(dst, view[dtype.BFloat16](src))
+		widenBFloat16(dst, view[dtype.BFloat16](src))
 	case dtype.F8E4M3:
 		dtype.WidenFloat8E4M3(dst, view[dtype.Float8E4M3](src))
 	case dtype.F8E5M2:

@@ -1,17 +1,30 @@
 package reduce
 
-// The loops take one element a turn: unrolled by four and by eight, over indices,
-// shrinking slices or array pointers, they measured the same for 32-bit elements
-// and within 10 % for 64-bit ones. Operands are cut to dst's length first, which
-// leaves no bounds check inside. dst may be a or b.
+// Operands are cut to dst's length first, which leaves no bounds check on elements.
+// dst may be a or b.
 
 type integer interface {
 	int8 | uint8 | int32 | uint32 | int64 | uint64
 }
 
+// add takes eight elements a turn. One a turn is as fast where the compiler happens
+// to place its six instructions in one cache line and half as fast where not; this
+// body does not care.
 func add[T integer | float32 | float64](dst, a, b []T) {
 	a, b = a[:len(dst)], b[:len(dst)]
-	for i := range dst {
+	i := 0
+	for ; i <= len(dst)-8; i += 8 {
+		d, x, y := (*[8]T)(dst[i:]), (*[8]T)(a[i:]), (*[8]T)(b[i:])
+		d[0] = x[0] + y[0]
+		d[1] = x[1] + y[1]
+		d[2] = x[2] + y[2]
+		d[3] = x[3] + y[3]
+		d[4] = x[4] + y[4]
+		d[5] = x[5] + y[5]
+		d[6] = x[6] + y[6]
+		d[7] = x[7] + y[7]
+	}
+	for ; i < len(dst); i++ {
 		dst[i] = a[i] + b[i]
 	}
 }

@@ -50,7 +50,7 @@ func scaleBFloat16(dst, src []dtype.BFloat16, scalar dtype.BFloat16) {
 	src = src[:len(dst)]
 	factor := scalar.Float32()
 	for i := range dst {
-		dst[i] = dtype.ToBFloat16(src[i].Float32() * factor)
+		dst[i] = dtype.ToBFloat16(upper(src[i]) * factor)
 	}
 }
 

@@ -8,7 +8,7 @@ import "github.com/gollective/gollective/dtype"
 type routine uint8
 
 const (
-	none routine = iota // of the zero Kernel
+	_ routine = iota // the zero Kernel has none
 
 	add8
 	add32
