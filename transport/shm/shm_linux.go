@@ -1,0 +1,98 @@
+package shm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/gollective/gollective/internal/spin"
+	"github.com/gollective/gollective/transport"
+)
+
+// Neighbour is a process of the communicator on this host.
+type Neighbour struct {
+	Address string     // of its Depot
+	Beds    []spin.Bed // in which its goroutines sleep
+}
+
+// Transport makes the FIFOs of one communicator between this process and its
+// neighbours.
+type Transport struct {
+	depot     *Depot
+	name      string // of the communicator
+	self      int
+	processOf func(rank int) int
+	process   func(number int) Neighbour
+}
+
+var _ transport.Transport = (*Transport)(nil)
+
+// NewTransport returns the transport of the communicator called name, which must
+// be the same in all processes and contain neither space nor slash. processOf
+// says in which process a rank lives, process where that is; self is this one's
+// number.
+func NewTransport(d *Depot, name string, self int, processOf func(rank int) int, process func(number int) Neighbour) *Transport {
+	return &Transport{depot: d, name: name, self: self, processOf: processOf, process: process}
+}
+
+// Name implements transport.Transport.
+func (*Transport) Name() string { return "shm" }
+
+// OrderedStores implements transport.Transport: both sides are processors of one
+// coherent machine, and use atomics where order matters.
+func (*Transport) OrderedStores() bool { return true }
+
+// mostSlot bounds the slots that peers may ask for.
+const mostSlot = 1 << 30
+
+// Connect implements transport.Transport. The receiver's process owns the memory,
+// and makes it when either end asks for it first.
+func (t *Transport) Connect(l transport.Link) (*transport.Conn, error) {
+	from, to := t.processOf(l.From), t.processOf(l.To)
+	name, size := t.linkName(l), transport.SharedBytes(l.Slot)
+	var memory []byte
+	var err error
+	if to == t.self {
+		memory, err = t.depot.Create(name, size, func(m []byte) { transport.MarkShared(m, l.Slot) })
+	} else {
+		memory, err = t.depot.Fetch(context.Background(), t.process(to).Address, name)
+	}
+	if err == nil {
+		err = transport.CheckShared(memory, l.Slot)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("rank %d to rank %d, channel %d: %w", l.From, l.To, l.Channel, err)
+	}
+	return transport.ShareConn(memory, l.Slot, t.process(from).Beds, t.process(to).Beds)
+}
+
+// linkName names the segment of a FIFO.
+func (t *Transport) linkName(l transport.Link) string {
+	return fmt.Sprintf("%s/link/%d/%d/%d/%d/%d/%d", t.name, l.From, l.To, l.Channel, l.Use, l.Lane, l.Slot)
+}
+
+// Provide makes the segment of a FIFO to this process whose other end asks for it
+// first. It is the part of a Depot's Provider that belongs to t.
+func (t *Transport) Provide(name string) (size int, prepare func([]byte), err error) {
+	rest, ok := strings.CutPrefix(name, t.name+"/link/")
+	if !ok {
+		return 0, nil, ErrUnknown
+	}
+	var l transport.Link
+	if _, err := fmt.Sscanf(rest, "%d/%d/%d/%d/%d/%d", &l.From, &l.To, &l.Channel, &l.Use, &l.Lane, &l.Slot); err != nil {
+		return 0, nil, ErrUnknown
+	}
+	switch {
+	case t.linkName(l) != name, l.Slot <= 0, l.Slot > mostSlot, l.Slot%transport.Line != 0:
+		return 0, nil, ErrUnknown
+	case t.processOf(l.From) < 0, t.processOf(l.To) != t.self:
+		return 0, nil, errors.New("a FIFO that is none of this process's")
+	}
+	return transport.SharedBytes(l.Slot), func(m []byte) { transport.MarkShared(m, l.Slot) }, nil
+}
+
+// Close unmaps the communicator's FIFOs. Nobody may use them any more.
+func (t *Transport) Close() {
+	t.depot.Drop(func(name string) bool { return strings.HasPrefix(name, t.name+"/") })
+}
