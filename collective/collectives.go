@@ -19,8 +19,8 @@ import (
 // Shape: len(send) == len(recv), equal on all ranks; both may be one slice.
 // Cost for S bytes: a ring moves 2·S·(n-1)/n bytes per rank in 2·(n-1) steps, a
 // tree about 2·S in steps that grow with the logarithm of the number of nodes.
-// The order of a float sum depends on algorithm, protocol and channels, not on
-// timing.
+// The order of a float sum depends on algorithm, protocol, channels and sizes of
+// the FIFOs, not on timing.
 //
 // NCCL: ncclAllReduce; runRing and runTreeSplit in src/device/all_reduce.h.
 func AllReduce[T Number](ctx context.Context, c *Comm, send, recv []T, op Op) error {
