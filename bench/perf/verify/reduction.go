@@ -79,11 +79,12 @@ func wrongFloats(f format, got, want []byte, tolerance int64) int {
 	return wrong
 }
 
-// Poison turns expected bytes into bytes that are wrong everywhere. A result
-// buffer that starts like this cannot pass where nothing was written to it.
+// Poison fills dst with what no float result and few integer ones are: NaN in
+// every format, all bits set. A result buffer that starts like this does not pass
+// where nothing was written to it.
 func Poison(dst []byte) {
 	for i := range dst {
-		dst[i] = ^dst[i]
+		dst[i] = 0xff
 	}
 }
 

@@ -1,0 +1,21 @@
+// Command gollective measures collectives, and shows how they work.
+//
+//	gollective perf [COLLECTIVE]   measure and verify, as nccl-tests does
+//	gollective plan COLLECTIVE     print the schedule of a call
+//	gollective tree N              print the double binary tree of N nodes
+//	gollective version             print the version
+//
+// Exit status: 0 good, 1 wrong results or failed run, 2 usage.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	context.AfterFunc(ctx, stop) // a second interrupt ends the process at once
+	os.Exit(run(ctx, os.Args, os.Stdout, os.Stderr))
+}
