@@ -85,7 +85,7 @@ func (k *Kernel) Reduce(dst []byte, srcs [][]byte) {
 	switch {
 	case len(srcs) == 1:
 		copy(dst, srcs[0])
-	case k.stages && !(aligned(k.size, dst) && aligned(k.size, srcs...)):
+	case k.traps(dst, srcs...):
 		k.foldStaged(dst, srcs)
 	case len(srcs) == 2:
 		combine(k.routine, dst, srcs[0], srcs[1])
@@ -98,6 +98,11 @@ func (k *Kernel) Reduce(dst []byte, srcs [][]byte) {
 	}
 }
 
+// traps reports whether operands must be copied to aligned memory first.
+func (k *Kernel) traps(dst []byte, srcs ...[]byte) bool {
+	return k.stages && !(aligned(k.size, dst) && aligned(k.size, srcs...))
+}
+
 // HasPre reports whether a rank's own input must go through Pre before it is
 // combined or sent: PreMulSum, and Avg of floats (times 1/ranks, rounded into
 // the element type; float8 e4m3 has no number but zero for that beyond 1024 ranks).
@@ -108,7 +113,7 @@ func (k *Kernel) Pre(dst, src []byte) {
 	switch {
 	case !k.pre:
 		copy(dst, src)
-	case k.stages && !aligned(k.size, dst, src):
+	case k.traps(dst, src):
 		var aside block
 		for at := 0; at < len(dst); at += blockBytes {
 			to := min(at+blockBytes, len(dst))
@@ -130,7 +135,7 @@ func (k *Kernel) HasPost() bool { return k.post }
 func (k *Kernel) Post(dst []byte) {
 	switch {
 	case !k.post:
-	case k.stages && !aligned(k.size, dst):
+	case k.traps(dst):
 		var aside block
 		for at := 0; at < len(dst); at += blockBytes {
 			to := min(at+blockBytes, len(dst))

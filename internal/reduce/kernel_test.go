@@ -209,6 +209,25 @@ func TestStagedOperands(t *testing.T) {
 	})
 }
 
+// Where misaligned accesses work, results cannot tell whether they were avoided.
+func TestOnlyMisalignedOperandsAreStaged(t *testing.T) {
+	for _, typ := range dtype.All() {
+		k := mustKernel(t, typ, Sum, 2)
+		require.Equal(t, !misalignedAccess, k.stages)
+		k.stages = true
+		even := newBuffer(64, 0).body
+		for align := range 16 {
+			odd := newBuffer(64, align).body
+			want := align%typ.Size() != 0
+			require.Equal(t, want, k.traps(odd), "%v at %d", typ, align)
+			require.Equal(t, want, k.traps(even, even, odd), "%v operand at %d", typ, align)
+			require.Equal(t, want, k.traps(odd, even, even), "%v result at %d", typ, align)
+		}
+		k.stages = false
+		require.False(t, k.traps(newBuffer(64, 1).body))
+	}
+}
+
 // All pairs of special values; of 8-bit types, all pairs of values.
 func TestEveryPairOfSpecialValues(t *testing.T) {
 	for _, typ := range dtype.All() {
