@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gollective/gollective/collective"
@@ -173,7 +174,9 @@ func (s setting) loops(loops int) int {
 }
 
 // run makes the communicator, issues the call twice, and checks all memory.
-func (s setting) run() error {
+func (s setting) run() error { return s.runIn(trial.Heap) }
+
+func (s setting) runIn(memory trial.Memory) error {
 	comms, err := collective.InitAllConfig(s.ranks, s.config)
 	if err != nil {
 		return fmt.Errorf("%v: %w", s, err)
@@ -183,7 +186,7 @@ func (s setting) run() error {
 			c.Close()
 		}
 	}()
-	t := trial.New(s.Case, s.ranks, trial.Heap)
+	t := trial.New(s.Case, s.ranks, memory)
 	for range 2 {
 		if err = trial.Run(comms, s.form, t); err == nil {
 			err = t.Check()
@@ -209,6 +212,26 @@ func TestRandomSettingsGiveWhatASequentialLoopGives(t *testing.T) {
 	for range sampleSize(t, 150) {
 		require.NoError(t, settingOf(randomRow(rng), rng.Uint64()).run())
 	}
+}
+
+func TestBuffersLongerThanStatedAreLeftAloneBehindTheEnd(t *testing.T) {
+	const ranks, count = 3, 33
+	err := collective.Run(ranks, func(c *collective.Comm) error {
+		memory := make([]byte, 2*4*count)
+		for i := range memory {
+			memory[i] = 0xa5
+		}
+		err := c.Do(t.Context(), collective.Call{
+			Kind: plan.AllReduce, Type: dtype.Int32, Op: collective.Sum, Count: count,
+			Send: make([]byte, 5*count), Recv: memory,
+		})
+		assert.Equal(t, make([]byte, 4*count), memory[:4*count])
+		for _, b := range memory[4*count:] {
+			assert.Equal(t, byte(0xa5), b)
+		}
+		return err
+	})
+	require.NoError(t, err)
 }
 
 // randomRow draws until a row is allowed.
