@@ -15,6 +15,7 @@ package exec
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gollective/gollective/collective/plan"
@@ -32,6 +33,13 @@ type Config struct {
 	Policy    spin.Policy
 	Waiters   int           // goroutines of this process that may wait at the same time
 	Timeout   time.Duration // of one call; 0 = none
+
+	// Parker makes the place where a goroutine of this engine sleeps. Default
+	// spin.NewParker.
+	Parker func() *spin.Parker
+	// Silent lists the ranks that do not answer. It is asked when a deadline
+	// has passed though all ranks have entered the call. Default: not asked.
+	Silent func() []int
 }
 
 // Engine executes the calls of one rank of one communicator.
@@ -41,6 +49,10 @@ type Engine struct {
 	transport  transport.Transport
 	ledger     *ledger.Ledger
 	config     Config
+
+	// running is set while a goroutine is inside Run. mu alone could not tell
+	// that from the moments in which the stream or Start hold it.
+	running atomic.Bool
 
 	// mu is held while a call is executed by its caller, and while the queue
 	// is changed. It guards everything down to outstanding.
@@ -63,6 +75,8 @@ type Engine struct {
 	sendEnds map[endKey]*transport.SendEnd
 	recvEnds map[endKey]*transport.RecvEnd
 	pairs    map[int]*pair
+	// history is made of all collectives executed so far, in order.
+	history uint64
 
 	// blocks and halves are started when a channel first needs one. The first
 	// block of a launch is whoever executes it.
@@ -71,7 +85,7 @@ type Engine struct {
 	halves   map[int]*block
 	workers  []*worker // all of them, for the counters
 
-	running sync.WaitGroup // goroutines to wait for in Close
+	goroutines sync.WaitGroup // to wait for in Close
 }
 
 // New returns an Engine. It starts no goroutine before one is needed.
@@ -112,7 +126,7 @@ func (e *Engine) Close() {
 		}
 	}
 	e.blocksMu.Unlock()
-	e.running.Wait()
+	e.goroutines.Wait()
 	e.ledger.Close(e.rank)
 }
 
@@ -161,9 +175,9 @@ func (e *Engine) blockOf(blocks map[int]*block, id int) *block {
 	e.blocksMu.Lock()
 	blocks[id] = b
 	e.blocksMu.Unlock()
-	e.running.Add(1)
+	e.goroutines.Add(1)
 	go func() {
-		defer e.running.Done()
+		defer e.goroutines.Done()
 		for t := range b.mailbox {
 			b.done <- b.perform(t, id)
 		}
@@ -197,7 +211,11 @@ type worker struct {
 }
 
 func (e *Engine) newWorker() *worker {
-	w := &worker{engine: e, waiter: spin.NewWaiter(e.config.Policy, e.config.Waiters)}
+	parker := spin.NewParker
+	if e.config.Parker != nil {
+		parker = e.config.Parker
+	}
+	w := &worker{engine: e, waiter: spin.NewWaiterAt(e.config.Policy, e.config.Waiters, parker())}
 	w.any.worker = w
 	e.ledger.Register(w.waiter.Parker())
 	e.blocksMu.Lock()

@@ -57,6 +57,9 @@ type launch struct {
 	ctx    context.Context
 	works  []Work
 	ticket *Ticket // nil when the caller executes
+	// unwatch ends the watching of ctx while the launch is queued; nil if that
+	// is not needed.
+	unwatch func() bool
 }
 
 // Run executes one call and waits for it. The caller's goroutine becomes the
@@ -64,9 +67,11 @@ type launch struct {
 // for its turn. It fails with ErrConcurrentUse while another goroutine is inside
 // Run.
 func (e *Engine) Run(ctx context.Context, call *Call) error {
-	if !e.mu.TryLock() {
+	if !e.running.CompareAndSwap(false, true) {
 		return fault.ErrConcurrentUse
 	}
+	defer e.running.Store(false)
+	e.mu.Lock()
 	if err := e.open(ctx); err != nil {
 		e.mu.Unlock()
 		return err
@@ -185,17 +190,17 @@ func (e *Engine) open(ctx context.Context) error {
 	if e.closed {
 		return fault.ErrClosed
 	}
-	return e.usable(ctx)
+	return e.usable(ctx, nil)
 }
 
-// usable reports why no launch may begin.
-func (e *Engine) usable(ctx context.Context) error {
+// usable reports why no launch may begin. l is the launch, if there is one yet.
+func (e *Engine) usable(ctx context.Context, l *launch) error {
 	if err := e.ledger.Failure(); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
 		// The other ranks are waiting for this one, or will.
-		return e.ledger.Fail(e.tooLate(err))
+		return e.ledger.Fail(e.tooLate(l, err))
 	}
 	return nil
 }
@@ -204,11 +209,16 @@ func (e *Engine) usable(ctx context.Context) error {
 // first one. The caller holds e.mu.
 func (e *Engine) enqueue(ctx context.Context, works []Work) *Ticket {
 	t := &Ticket{Done: make(chan struct{})}
-	e.queue = append(e.queue, &launch{ctx: ctx, works: works, ticket: t})
+	l := &launch{ctx: ctx, works: works, ticket: t}
+	if e.outstanding > 0 && ctx.Done() != nil {
+		// What the launch waits behind may never end.
+		l.unwatch = context.AfterFunc(ctx, func() { e.ledger.Fail(e.tooLate(l, ctx.Err())) })
+	}
+	e.queue = append(e.queue, l)
 	e.outstanding++
 	if !e.streaming {
 		e.streaming = true
-		e.running.Add(1)
+		e.goroutines.Add(1)
 		go e.stream()
 	}
 	e.queued.Signal()
@@ -218,7 +228,7 @@ func (e *Engine) enqueue(ctx context.Context, works []Work) *Ticket {
 // stream executes queued launches in issue order: the communicator's stream, in
 // CUDA's words. It sleeps while the queue is empty.
 func (e *Engine) stream() {
-	defer e.running.Done()
+	defer e.goroutines.Done()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for {
@@ -242,7 +252,10 @@ func (e *Engine) stream() {
 
 // startQueued executes a launch whose turn has come, unless it is too late.
 func (e *Engine) startQueued(l *launch) error {
-	if err := e.usable(l.ctx); err != nil {
+	if l.unwatch != nil {
+		l.unwatch()
+	}
+	if err := e.usable(l.ctx, l); err != nil {
 		return err
 	}
 	return e.execute(l)
@@ -322,11 +335,21 @@ func (e *Engine) begin(l *launch) error {
 			}
 		}
 		for j, entry := range w.entries {
-			if sequence := e.ledger.Enter(e.rank, entry); j == 0 {
+			sequence := e.ledger.Enter(e.rank, entry)
+			if j == 0 {
 				w.sequence = sequence
 			}
+			e.history = mix(e.history, entry.Fingerprint)
+			if hearsOfAll(entry.Spec) {
+				continue
+			}
+			if err := e.ledger.Compare(e.rank, sequence, entry); err != nil {
+				return e.ledger.Fail(err)
+			}
 		}
-		w.header = mix(w.Program.identity, w.sequence)
+		// The header tells of all calls so far: one that nobody could see to be
+		// wrong shows in the next.
+		w.header = mix(w.Program.identity, e.history)
 		e.beginMessages(w)
 		if e.size == 1 && w.Fused == nil && len(w.Program.channels) == 0 {
 			runLocal(w)
@@ -340,6 +363,19 @@ func (e *Engine) end(l *launch) {
 	for i := range l.works {
 		e.endMessages(&l.works[i])
 	}
+}
+
+// hearsOfAll reports whether every rank receives something in the course of the
+// call, so that headers show every disagreement. Otherwise the ledger is asked:
+// the rank that enters last finds what all others have entered.
+func hearsOfAll(s plan.Spec) bool {
+	switch s.Kind {
+	case plan.AllReduce, plan.AllGather, plan.ReduceScatter, plan.AlltoAll:
+		return s.Count > 0
+	case plan.AlltoAllv, plan.Barrier:
+		return true
+	}
+	return false
 }
 
 // runLocal is a collective of one rank: a copy, with the reduction's scaling as

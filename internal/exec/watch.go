@@ -157,6 +157,9 @@ func (w *worker) Expired(c spin.Condition, cause error) error {
 	if len(w.work.entries) > 0 {
 		timeout.Missing = e.ledger.Missing(w.work.sequence)
 	}
+	if len(timeout.Missing) == 0 && e.config.Silent != nil {
+		timeout.Silent = e.config.Silent()
+	}
 	return e.ledger.Fail(timeout)
 }
 
@@ -168,12 +171,17 @@ func (w *worker) callText() string {
 	return w.work.Program.Plan.Spec.String()
 }
 
-// tooLate is the error for a context that was done before a launch began.
-func (e *Engine) tooLate(cause error) error {
-	if errors.Is(cause, context.DeadlineExceeded) {
-		return &fault.Timeout{Rank: e.rank, Call: "a call not begun", Waiting: -1, Cause: cause}
+// tooLate is the error for a context that was done before a launch began. l is
+// nil if it was done before the launch was issued.
+func (e *Engine) tooLate(l *launch, cause error) error {
+	call := "a call not begun"
+	if l != nil {
+		call = l.works[0].call(0).Spec.String() + ", which has not begun"
 	}
-	return &fault.Abort{Rank: e.rank, Cause: cause}
+	if errors.Is(cause, context.DeadlineExceeded) {
+		return &fault.Timeout{Rank: e.rank, Call: call, Waiting: -1, Cause: cause}
+	}
+	return &fault.Abort{Rank: e.rank, Call: call, Cause: cause}
 }
 
 // fail turns a worker's error into the communicator's failure.
@@ -195,18 +203,17 @@ func (e *Engine) mismatch(w *worker, header *proto.HeaderError) error {
 		Rank:     e.rank, Call: w.callText(),
 		PeerRank: header.Peer, PeerCall: "another call",
 	}
-	for i, entry := range w.work.entries {
-		m.Sequence = w.work.sequence + uint64(i)
-		other := e.ledger.Call(header.Peer, m.Sequence)
-		switch {
-		case other == 0:
-		case other != entry.Fingerprint:
-			m.Call, m.PeerCall = entry.Spec.String(), e.ledger.Text(header.Peer, other)
-			return m
-		case len(w.active) == 0:
-			m.PeerCall = entry.Spec.String() + ", with another algorithm, protocol or number of channels"
-			return m
-		}
+	// The calls may have parted earlier than now: a rank whose part of a call
+	// needed nobody is through with it.
+	last := w.work.sequence + uint64(max(len(w.work.entries)-1, 0))
+	if s, mine, theirs, found := e.ledger.Divergence(e.rank, header.Peer, last); found {
+		m.Sequence = s
+		m.Call, m.PeerCall = e.ledger.Text(e.rank, mine), e.ledger.Text(header.Peer, theirs)
+		return m
+	}
+	if len(w.active) == 0 && len(w.work.entries) > 0 && e.ledger.Call(header.Peer, last) == w.work.entries[0].Fingerprint {
+		m.PeerCall = m.Call + ", with another algorithm, protocol or number of channels"
+		return m
 	}
 	if len(w.active) > 0 {
 		m.PeerCall = messageText(header.Got, e.rank)

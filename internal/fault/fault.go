@@ -27,6 +27,8 @@ var (
 	ErrTimeout = errors.New("timed out")
 	// ErrAborted: Abort was called, or a context was cancelled, on some rank.
 	ErrAborted = errors.New("communicator aborted")
+	// ErrPeerLost: the process of a rank has died, or can't be reached.
+	ErrPeerLost = errors.New("peer lost")
 	// ErrPeerClosed: a rank that is needed has closed its communicator.
 	ErrPeerClosed = errors.New("peer has closed the communicator")
 	// ErrClosed: this rank has closed its communicator.
@@ -66,8 +68,9 @@ type Timeout struct {
 	Rank     int    // the rank whose deadline passed
 	Call     string
 	Missing  []int // ranks that have not entered the operation
+	Silent   []int // ranks that have entered it and no longer answer
 	Waiting  int   // the rank waited for when all have entered, else -1
-	Cause    error // context.DeadlineExceeded
+	Cause    error `json:"-"` // context.DeadlineExceeded
 }
 
 func (e *Timeout) Error() string {
@@ -77,6 +80,8 @@ func (e *Timeout) Error() string {
 		who = fmt.Sprintf("rank %d has not entered it", e.Missing[0])
 	case len(e.Missing) > 1:
 		who = fmt.Sprintf("ranks %s have not entered it", ranksText(e.Missing))
+	case len(e.Silent) > 0:
+		who = fmt.Sprintf("no answer from rank %s", ranksText(e.Silent))
 	case e.Waiting >= 0:
 		who = fmt.Sprintf("waiting for rank %d", e.Waiting)
 	default:
@@ -90,7 +95,7 @@ func (e *Timeout) Unwrap() []error { return []error{ErrTimeout, e.Cause} }
 type Abort struct {
 	Rank  int    // where it happened
 	Call  string // the call in progress there, if any
-	Cause error  // context.Canceled, or nil for Abort
+	Cause error  `json:"-"` // context.Canceled, or nil for Abort
 }
 
 func (e *Abort) Error() string {
@@ -110,6 +115,21 @@ func (e *Abort) Unwrap() []error {
 	}
 	return []error{ErrAborted, e.Cause}
 }
+
+// PeerLost is a rank whose process has died, or can't be reached any more.
+type PeerLost struct {
+	Rank  int
+	Cause error `json:"-"` // how it was noticed
+}
+
+func (e *PeerLost) Error() string {
+	text := fmt.Sprintf("%v: rank %d", ErrPeerLost, e.Rank)
+	if e.Cause != nil {
+		text += ": " + e.Cause.Error()
+	}
+	return text
+}
+func (e *PeerLost) Unwrap() error { return ErrPeerLost }
 
 // PeerClosed is a rank that closed its communicator while it was needed.
 type PeerClosed struct {

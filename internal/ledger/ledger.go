@@ -33,6 +33,7 @@ type Ledger struct {
 	mu      sync.Mutex     // guards what follows, and writing of descriptions and waitings
 	parkers []*spin.Parker // everybody a failure must wake
 	next    []int          // per rank: where the next description goes
+	hook    func(error)    // told of the failure
 }
 
 type failure struct{ err error }
@@ -138,6 +139,18 @@ func (l *Ledger) Compare(rank int, sequence uint64, e *Entry) error {
 	return nil
 }
 
+// Divergence returns the first collective, up to the given sequence number and as
+// far as both remember, that rank and peer have entered differently.
+func (l *Ledger) Divergence(rank, peer int, last uint64) (sequence, mine, theirs uint64, found bool) {
+	for s := last - min(last, remembered); s <= last; s++ {
+		mine, theirs = l.Call(rank, s), l.Call(peer, s)
+		if mine != 0 && theirs != 0 && mine != theirs {
+			return s, mine, theirs, true
+		}
+	}
+	return 0, 0, 0, false
+}
+
 // Failure returns what ended the communicator, or nil. It is one load.
 func (l *Ledger) Failure() error {
 	if f := l.failure.Load(); f != nil {
@@ -153,12 +166,23 @@ func (l *Ledger) Fail(err error) error {
 		return l.Failure()
 	}
 	l.mu.Lock()
-	parkers := l.parkers
+	parkers, hook := l.parkers, l.hook
 	l.mu.Unlock()
 	for _, p := range parkers {
 		p.Wake()
 	}
+	if hook != nil {
+		hook(err)
+	}
 	return err
+}
+
+// OnFailure has hook called, once, by whoever fails the ledger. It must be set
+// before the ledger is used.
+func (l *Ledger) OnFailure(hook func(error)) {
+	l.mu.Lock()
+	l.hook = hook
+	l.mu.Unlock()
 }
 
 // Register adds a parker that a failure wakes. A failure that came earlier wakes
