@@ -317,7 +317,7 @@ func (c *Comm) perRank(count, total int) int {
 
 // ranks is Size, and 0 for a nil Comm, which Do refuses.
 func (c *Comm) ranks() int {
-	if c == nil || c.state == nil {
+	if !c.valid() {
 		return 0
 	}
 	return c.size

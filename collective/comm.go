@@ -113,17 +113,35 @@ func RunConfig(n int, c Config, body func(*Comm) error) error {
 	errs := make([]error, n)
 	var ranks sync.WaitGroup
 	for rank, comm := range comms {
-		ranks.Go(func() {
-			if err := body(comm); err != nil {
-				errs[rank] = fmt.Errorf("rank %d: %w", rank, err)
-				comm.world.ledger.Fail(&fault.Abort{Rank: rank, Cause: err})
-			}
-			comm.Close()
-		})
+		ranks.Go(func() { errs[rank] = runBody(comm, body) })
 	}
 	ranks.Wait()
 	return errors.Join(errs...)
 }
+
+// errNoReturn is the cause of an abort by a body that did not return: it panicked
+// or ended its goroutine, as the failures of package testing do.
+var errNoReturn = errors.New("its body did not return")
+
+// runBody executes one rank of Run. Ranks that wait for it are released when it
+// fails, in whichever way, also those that wait in a communicator of Split.
+func runBody(c *Comm, body func(*Comm) error) (err error) {
+	cause := errNoReturn
+	defer func() {
+		if cause != nil {
+			c.world.abort(&fault.Abort{Rank: c.rank, Cause: cause})
+		}
+		c.Close()
+	}()
+	cause = body(c)
+	if cause != nil {
+		return fmt.Errorf("rank %d: %w", c.rank, cause)
+	}
+	return nil
+}
+
+// valid is false for a nil Comm and one that no function of this package made.
+func (c *Comm) valid() bool { return c != nil && c.state != nil }
 
 // Rank is this rank's number, in [0, Size()).
 func (c *Comm) Rank() int { return c.rank }
@@ -156,7 +174,7 @@ func (c *Comm) Do(ctx context.Context, call Call) error {
 
 // check refuses what can't be called at all.
 func (c *Comm) check(ctx context.Context, kind plan.Kind) error {
-	if c == nil || c.state == nil {
+	if !c.valid() {
 		return &fault.Argument{Call: kind.String(), Reason: "the communicator is nil", Err: ErrInvalid}
 	}
 	if ctx == nil {
@@ -213,6 +231,9 @@ func (c *Comm) Stats() Stats { return Stats{Block: c.engine.Counters()} }
 //
 // NCCL: ncclCommGetAsyncError.
 func (c *Comm) Err() error {
+	if !c.valid() {
+		return ErrClosed
+	}
 	if err := c.world.ledger.Failure(); err != nil {
 		return err
 	}
@@ -227,7 +248,11 @@ func (c *Comm) Err() error {
 // ranks, does not wait, and may be called again. Close is still due.
 //
 // NCCL: ncclCommAbort.
-func (c *Comm) Abort() { c.world.abort(&fault.Abort{Rank: c.rank}) }
+func (c *Comm) Abort() {
+	if c.valid() {
+		c.world.abort(&fault.Abort{Rank: c.rank})
+	}
+}
 
 func (w *world) abort(cause error) {
 	w.ledger.Fail(cause)
@@ -244,7 +269,12 @@ func (w *world) abort(cause error) {
 // others that would need this rank. Close may be called again; it returns nil.
 //
 // NCCL: ncclCommFinalize and ncclCommDestroy.
+//
+// Abort and Close of a nil Comm, which Split can return, do nothing.
 func (c *Comm) Close() error {
+	if !c.valid() {
+		return nil
+	}
 	c.closing.Do(func() {
 		c.engine.Close()
 		w := c.world

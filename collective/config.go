@@ -68,6 +68,10 @@ type Config struct {
 	// firstStep starts the FIFOs' counters elsewhere than at 0, for tests of
 	// the wrap-around.
 	firstStep uint64
+
+	// cores is GOMAXPROCS when the communicator was made. It may change later,
+	// and all ranks, those of splits too, must plan with the same number.
+	cores int
 }
 
 // NCCL's sizes (src/init.cc, computeBuffSizes) and ours for what NCCL derives.
@@ -123,6 +127,7 @@ func (c Config) withDefaults() (Config, error) {
 		errs = append(errs, fmt.Errorf("%w: Config.Wait: %w", ErrInvalid, err))
 	}
 	c.Logger = c.logger()
+	c.cores = runtime.GOMAXPROCS(0)
 	return c, errors.Join(errs...)
 }
 
@@ -132,7 +137,7 @@ func (c Config) world(rank, size int, ordered bool) plan.World {
 		Rank: rank, Size: size,
 		RanksPerNode: c.RanksPerNode,
 		MinChannels:  c.MinChannels, MaxChannels: c.MaxChannels,
-		Cores:         runtime.GOMAXPROCS(0),
+		Cores:         c.cores,
 		Force:         plan.Choice{Algorithm: c.Algorithm, Protocol: c.Protocol, Channels: c.Channels},
 		OrderedStores: ordered,
 	}

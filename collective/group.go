@@ -37,7 +37,12 @@ func NewGroup() *Group { return new(Group) }
 
 // On returns a view of c that records calls in g. The context of a recorded call
 // does not matter; that of Run or Start does.
-func (g *Group) On(c *Comm) *Comm { return &Comm{state: c.state, group: g} }
+func (g *Group) On(c *Comm) *Comm {
+	if !c.valid() {
+		return nil // which every call refuses
+	}
+	return &Comm{state: c.state, group: g}
+}
 
 // Add records an untyped call. Errors are those of Comm.Do that come before
 // anything is sent.
@@ -141,6 +146,14 @@ func (h *Handle) Err() error {
 // Wait returns the launch's error when it has ended, or ctx's error when ctx ends
 // first; the launch then goes on. Buffers must not be touched before the end.
 func (h *Handle) Wait(ctx context.Context) error {
+	if ctx == nil {
+		return &fault.Argument{Call: "Wait", Reason: "the context is nil", Err: ErrInvalid}
+	}
+	select {
+	case <-h.done: // whatever ctx says
+		return h.Err()
+	default:
+	}
 	select {
 	case <-h.done:
 		return h.Err()

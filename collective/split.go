@@ -31,6 +31,9 @@ type forming struct {
 //
 // NCCL: ncclCommSplit.
 func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
+	if !c.valid() {
+		return nil, &fault.Argument{Call: "Split", Reason: "the communicator is nil", Err: ErrInvalid}
+	}
 	if color < NoColor {
 		return nil, &fault.Argument{Call: "Split", Reason: fmt.Sprintf("color %d", color), Err: ErrInvalid}
 	}

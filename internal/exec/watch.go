@@ -157,6 +157,9 @@ func (w *worker) Expired(c spin.Condition, cause error) error {
 	if len(w.work.entries) > 0 {
 		timeout.Missing = e.ledger.Missing(w.work.sequence)
 	}
+	if len(timeout.Missing) > 0 {
+		timeout.Waiting = -1
+	}
 	if len(timeout.Missing) == 0 && e.config.Silent != nil {
 		timeout.Silent = e.config.Silent()
 	}

@@ -20,6 +20,7 @@ import (
 type Entry struct {
 	Fingerprint uint64 // of Spec
 	Spec        plan.Spec
+	place       int // of its description on the rank's page
 }
 
 // NewEntry returns the entry of calls like s.
@@ -48,18 +49,21 @@ func New(size int) *Ledger {
 	return l
 }
 
-// Describe makes the call of e known as one that rank makes. It must come before
-// the first Enter of e.
+// Describe makes the call of e known as one that rank makes. An Entry is for one
+// rank.
 func (l *Ledger) Describe(rank int, e *Entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.pages[rank].describe(e.Fingerprint, e.Spec, &l.next[rank])
+	e.place = l.pages[rank].describe(e.Fingerprint, e.Spec, &l.next[rank])
 }
 
 // Enter records that rank enters its next collective and returns the sequence
 // number of it.
 func (l *Ledger) Enter(rank int, e *Entry) uint64 {
 	p := l.pages[rank]
+	if p.descriptions[e.place].fingerprint.Load() != e.Fingerprint {
+		l.Describe(rank, e) // so many others came since that it was forgotten
+	}
 	sequence := p.entered.Load()
 	p.calls[sequence%remembered].Store(e.Fingerprint)
 	p.entered.Store(sequence + 1)

@@ -66,19 +66,22 @@ type Waiting struct {
 	To      []int // ranks whose credit is awaited
 }
 
-func (p *page) describe(fingerprint uint64, spec plan.Spec, next *int) {
+// describe returns the place of the description.
+func (p *page) describe(fingerprint uint64, spec plan.Spec, next *int) int {
 	for i := range p.descriptions {
 		if p.descriptions[i].fingerprint.Load() == fingerprint {
-			return
+			return i
 		}
 	}
-	d := &p.descriptions[*next%described]
+	place := *next % described
+	d := &p.descriptions[place]
 	*next++
 	words := spec.Words()
 	d.fingerprint.Store(0)
 	d.words[0].Store(words[0])
 	d.words[1].Store(words[1])
 	d.fingerprint.Store(fingerprint)
+	return place
 }
 
 // text is the meaning of a fingerprint in words.
