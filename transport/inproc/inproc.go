@@ -28,6 +28,18 @@ func NewHubAt(first uint64) *Hub {
 	return &Hub{conns: make(map[transport.Link]*transport.Conn), first: first}
 }
 
+// Later returns a Hub whose FIFOs are those of h, which must be idle and stay so, as
+// Conn.Later makes them: for the same tests.
+func (h *Hub) Later(first uint64) *Hub {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	later := NewHubAt(first)
+	for link, c := range h.conns {
+		later.conns[link] = c.Later(first)
+	}
+	return later
+}
+
 // Name implements transport.Transport.
 func (*Hub) Name() string { return "inproc" }
 
