@@ -23,6 +23,9 @@ type choiceRange struct {
 // add must be called in the order of the rows. A size that is not larger than the
 // last begins a new series.
 func (c *choices) add(j *job, taken plan.Choice) {
+	if taken.Protocol == plan.AutoProtocol {
+		return // nothing to move
+	}
 	size := j.bytes()
 	n := len(c.current)
 	switch {

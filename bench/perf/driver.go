@@ -57,9 +57,10 @@ type run struct {
 	mem       []memory
 	spread    float64
 	minimum   float64
-	uses      []memoryUse
-	cycle     int    // of -N
-	checks    uint64 // checks so far: each has its own data
+	uses      []memoryUse // of memory, for -M
+	allocated int         // resident memory when the buffers existed
+	cycle     int         // of -N
+	checks    uint64      // checks so far: each has its own data
 	choices   choices
 	noted     map[string]bool
 	wrong     int
@@ -133,7 +134,8 @@ func (r *run) allocate() {
 		})
 	}
 	ranks.Wait()
-	r.uses = append(r.uses, memoryUse{"User-Allocated", max(resident()-before, 0)})
+	r.allocated = resident()
+	r.uses = append(r.uses, memoryUse{"User-Allocated", max(0, r.allocated-before)})
 }
 
 func (r *run) close() {
@@ -337,7 +339,10 @@ func (r *run) row(ctx context.Context, size int, s series) error {
 // choose asks which algorithm the size will take, for the closing line and for
 // the user who has forced another one.
 func (r *run) choose(j *job) error {
-	calls := newCaller(j, 0, r.memory(j, 0), r.MaxBytes).at(0)
+	calls := r.caller(j, 0).at(0)
+	if len(calls) > 1 && j.ranks == 1 {
+		return nil // a message to oneself has a plan only together with its receive
+	}
 	p, err := r.comms[0].Plan(calls[0])
 	if err != nil {
 		return err
@@ -574,7 +579,7 @@ func (r *run) conclude(failure error) error {
 	}
 	v.busbw = r.busbws / float64(r.halves) // no rows: not a number, as in nccl-tests
 	if r.Memory != 0 {
-		r.uses = append(r.uses, memoryUse{"Collective", max(0, resident()-r.uses[0].bytes-r.uses[1].bytes)})
+		r.uses = append(r.uses, memoryUse{"Collective", max(0, resident()-r.allocated)})
 		v.memory = r.uses
 	}
 	r.table.footer(v)

@@ -9,7 +9,9 @@ import (
 	"io/fs"
 	"math"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -156,6 +158,17 @@ func texts(in []string) []text {
 	return out
 }
 
+// relevant are the variables that can change what a run measures. nccl-tests writes
+// the whole environment; reports are passed on, and what else is in an environment
+// is nobody's business.
+func relevant(environ []string) []string {
+	return slices.DeleteFunc(environ, func(line string) bool {
+		name, _, _ := strings.Cut(line, "=")
+		return !strings.HasPrefix(name, "GOLLECTIVE_") &&
+			!slices.Contains([]string{"GOMAXPROCS", "GOGC", "GOMEMLIMIT", "GODEBUG"}, name)
+	})
+}
+
 // report collects the document of a run and writes it to a file of its own.
 type report struct {
 	doc     document
@@ -188,7 +201,7 @@ func (r *report) begin(o *Options, devices []jsonDevice) {
 		Version:   3,
 		StartTime: now(),
 		Args:      texts(o.Args),
-		Env:       texts(os.Environ()),
+		Env:       texts(relevant(os.Environ())),
 		Library:   versionCode(o.Version),
 		Results:   []any{},
 		Errors:    []text{},

@@ -15,6 +15,7 @@ import (
 
 func TestReport(t *testing.T) {
 	t.Setenv("GOLLECTIVE_TEST_PATH", "/a")
+	t.Setenv("SOME_SECRET", "x")
 	path := filepath.Join(t.TempDir(), "out.json")
 	r, err := openReport(path)
 	require.NoError(t, err)
@@ -31,6 +32,7 @@ func TestReport(t *testing.T) {
 	assert.NotContains(t, string(raw), "\n", "one line")
 	assert.Contains(t, string(raw), `"args":["gollective","perf","a\/b\"\n","tab\t"]`)
 	assert.Contains(t, string(raw), `GOLLECTIVE_TEST_PATH=\/a`)
+	assert.NotContains(t, string(raw), "SECRET")
 	assert.Contains(t, string(raw), `"out_of_place":{"time":1.500000,"alg_bw":2.000000,"bus_bw":"nan","nwrong":3.000000}`)
 	assert.Contains(t, string(raw), `"in_place":null,"actual_iterations":20,"experiment_name":""`)
 	assert.Contains(t, string(raw), `"out_of_place_per_iter":{"skipped_iterations":4,"min_us":1.000000,"max_us":2.000000,"avg_us":1.500000,"p50_us":2.000000,"p95_us":2.000000,"p99_us":2.000000,"stdev_us":0.500000,"cv_pct":33.333333,"times_us":[1.000000,2.000000]}`)

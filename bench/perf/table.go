@@ -62,11 +62,8 @@ func (t *table) header() {
 		stamp, stampUnit = fmt.Sprintf("%19s", "timestamp"), fmt.Sprintf("%19s", "%Y-%m-%d %H:%M:%S")
 	}
 	line := func(first []any, rest []any, end string) {
-		fmt.Fprintf(t.w, "# %10s  %12s  %8s  %6s  %6s", first...)
-		for range 2 {
-			fmt.Fprintf(t.w, "  "+names, rest...)
-		}
-		fmt.Fprintf(t.w, " %s\n", end)
+		half := fmt.Sprintf("  "+names, rest...)
+		fmt.Fprintf(t.w, "# %10s  %12s  %8s  %6s  %6s%s%s %s\n", append(first, half, half, end)...)
 	}
 	fmt.Fprintf(t.w, "#\n# %10s  %12s  %8s  %6s  %6s%s\n", "", "", "", "", "", title)
 	line([]any{"size", "count", "type", "redop", "root"}, args, stamp)
