@@ -5,13 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/gollective/gollective/collective/plan"
 	"github.com/gollective/gollective/internal/exec"
 	"github.com/gollective/gollective/internal/fault"
-	"github.com/gollective/gollective/internal/ledger"
 	"github.com/gollective/gollective/internal/spin"
-	"github.com/gollective/gollective/transport/inproc"
 )
 
 // Comm is one rank's handle of a communicator: a fixed set of ranks that call
@@ -33,46 +32,9 @@ type state struct {
 	engine     *exec.Engine
 	splits     int     // Splits so far: the same on all ranks
 	barrier    [2]byte // what a Barrier reduces
+	shrinks    int     // Shrinks so far: the same on all survivors
 	closing    sync.Once
-}
-
-// world is what the ranks of one communicator share.
-type world struct {
-	config Config
-	size   int
-	ledger *ledger.Ledger
-	hub    *inproc.Hub
-	parent *world
-
-	mu       sync.Mutex
-	open     int                   // ranks that have not closed
-	forming  map[splitKey]*forming // children that some members have not joined yet
-	children map[*world]struct{}   // for Abort
-}
-
-func newWorld(size int, c Config, parent *world) *world {
-	return &world{
-		config: c, size: size, parent: parent, open: size,
-		ledger:   ledger.New(size),
-		hub:      inproc.NewHubAt(c.firstStep),
-		forming:  make(map[splitKey]*forming),
-		children: make(map[*world]struct{}),
-	}
-}
-
-// comm returns the handle of one rank.
-func (w *world) comm(rank int) *Comm {
-	return &Comm{state: &state{
-		rank: rank, size: w.size, world: w,
-		engine: exec.New(exec.Config{
-			World:     w.config.world(rank, w.size, w.hub.OrderedStores()),
-			Transport: w.hub,
-			Ledger:    w.ledger,
-			Policy:    w.config.Wait,
-			Waiters:   w.size,
-			Timeout:   w.config.Timeout,
-		}),
-	}}
+	closed     atomic.Bool
 }
 
 // InitAll makes a communicator whose n ranks all live in this process and
@@ -91,7 +53,7 @@ func InitAllConfig(n int, c Config) ([]*Comm, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := newWorld(n, c, nil)
+	w := newWorld(n, c)
 	comms := make([]*Comm, n)
 	for rank := range comms {
 		comms[rank] = w.comm(rank)
@@ -207,7 +169,7 @@ func (c *Comm) Plan(call Call) (*plan.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	world := c.world.config.world(c.rank, c.size, c.world.hub.OrderedStores())
+	world := c.world.planWorld(c.rank)
 	var p *plan.Plan
 	if call.Kind == plan.AlltoAllv {
 		p, err = plan.BuildAlltoAllv(prepared.Spec, world, *prepared.Vectors)
@@ -237,7 +199,7 @@ func (c *Comm) Err() error {
 	if err := c.world.ledger.Failure(); err != nil {
 		return err
 	}
-	if c.world.ledger.Closed(c.rank) {
+	if c.closed.Load() {
 		return ErrClosed
 	}
 	return nil
@@ -248,20 +210,7 @@ func (c *Comm) Err() error {
 // ranks, does not wait, and may be called again. Close is still due.
 //
 // NCCL: ncclCommAbort.
-func (c *Comm) Abort() {
-	if c.valid() {
-		c.world.abort(&fault.Abort{Rank: c.rank})
-	}
-}
-
-func (w *world) abort(cause error) {
-	w.ledger.Fail(cause)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for child := range w.children {
-		child.abort(cause)
-	}
-}
+func (c *Comm) Abort() { c.world.abort(&fault.Abort{Rank: c.rank}) }
 
 // Close waits until what this rank has issued is done, and releases what the
 // communicator holds. Data that was sent stays available to its receivers. Later
@@ -269,24 +218,11 @@ func (w *world) abort(cause error) {
 // others that would need this rank. Close may be called again; it returns nil.
 //
 // NCCL: ncclCommFinalize and ncclCommDestroy.
-//
-// Abort and Close of a nil Comm, which Split can return, do nothing.
 func (c *Comm) Close() error {
-	if !c.valid() {
-		return nil
-	}
 	c.closing.Do(func() {
 		c.engine.Close()
-		w := c.world
-		w.mu.Lock()
-		w.open--
-		last := w.open == 0
-		w.mu.Unlock()
-		if last && w.parent != nil {
-			w.parent.mu.Lock()
-			delete(w.parent.children, w)
-			w.parent.mu.Unlock()
-		}
+		c.closed.Store(true)
+		c.world.leave()
 	})
 	return nil
 }

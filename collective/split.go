@@ -12,13 +12,19 @@ import (
 // NoColor as a color means: this rank joins none of the new communicators.
 const NoColor = -1
 
-// splitKey names a communicator in the making: the parent's count of splits, and
-// the color.
-type splitKey struct{ split, color int }
+// childKey names a communicator in the making: how it comes out of its parent,
+// the count of such events, and the color.
+type childKey struct {
+	shrunk       bool
+	count, color int
+}
 
-// forming is a communicator that some members have not joined yet.
+// forming is a communicator that some members of this process have not joined
+// yet.
 type forming struct {
-	*world
+	made    chan struct{} // closed when world and err are set
+	world   *world
+	err     error
 	missing int
 }
 
@@ -31,9 +37,6 @@ type forming struct {
 //
 // NCCL: ncclCommSplit.
 func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
-	if !c.valid() {
-		return nil, &fault.Argument{Call: "Split", Reason: "the communicator is nil", Err: ErrInvalid}
-	}
 	if color < NoColor {
 		return nil, &fault.Argument{Call: "Split", Reason: fmt.Sprintf("color %d", color), Err: ErrInvalid}
 	}
@@ -45,7 +48,7 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 	if err := AllGather(ctx, c, mine, all); err != nil {
 		return nil, err
 	}
-	id := splitKey{c.splits, color}
+	id := childKey{count: c.splits, color: color}
 	c.splits++
 	if color == NoColor {
 		return nil, nil
@@ -57,26 +60,98 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 		}
 	}
 	slices.SortStableFunc(members, func(a, b int) int { return cmp.Compare(all[2*a+1], all[2*b+1]) })
-	child := c.world.join(id, len(members))
+	return c.child(ctx, id, members)
+}
+
+// Shrink makes a communicator of the ranks of c without those in exclude, in the
+// same order. It is meant for the time after a rank was lost: c may have failed,
+// and only the ranks that stay call Shrink, all with the same exclude. Calls of c
+// that are under way must have returned.
+//
+// Errors: ErrInvalid when exclude holds no rank, this rank, or one that c does not
+// have.
+//
+// NCCL: ncclCommShrink.
+func (c *Comm) Shrink(ctx context.Context, exclude []int) (*Comm, error) {
+	wrong := func(format string, args ...any) error {
+		return &fault.Argument{Call: "Shrink", Reason: fmt.Sprintf(format, args...), Err: ErrInvalid}
+	}
+	if len(exclude) == 0 {
+		return nil, wrong("no rank to exclude")
+	}
+	var members []int
+	for rank := range c.size {
+		if !slices.Contains(exclude, rank) {
+			members = append(members, rank)
+		}
+	}
+	for _, rank := range exclude {
+		if rank < 0 || rank >= c.size {
+			return nil, wrong("rank %d is not in [0,%d)", rank, c.size)
+		}
+		if rank == c.rank {
+			return nil, wrong("rank %d excludes itself", rank)
+		}
+	}
+	id := childKey{shrunk: true, count: c.shrinks}
+	c.shrinks++
+	return c.child(ctx, id, members)
+}
+
+// child returns this rank's handle of the communicator of the given ranks of c.
+func (c *Comm) child(ctx context.Context, id childKey, members []int) (*Comm, error) {
+	child, err := c.world.join(ctx, id, members)
+	if err != nil {
+		return nil, err
+	}
 	return child.comm(slices.Index(members, c.rank)), nil
 }
 
-// join returns the world of a new communicator of size ranks: the first member
+// join returns the world of a new communicator: the first member of this process
 // makes it, the last one forgets the name.
-func (w *world) join(id splitKey, size int) *world {
+func (w *world) join(ctx context.Context, id childKey, members []int) (*world, error) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	f, ok := w.forming[id]
 	if !ok {
-		f = &forming{world: newWorld(size, w.config, w), missing: size}
-		w.forming[id] = f
-		w.children[f.world] = struct{}{}
-		if err := w.ledger.Failure(); err != nil {
-			f.ledger.Fail(err)
+		here := len(members)
+		if w.process != nil {
+			here = w.process.membersHere(members)
 		}
+		f = &forming{made: make(chan struct{}), missing: here}
+		w.forming[id] = f
 	}
 	if f.missing--; f.missing == 0 {
 		delete(w.forming, id)
 	}
-	return f.world
+	w.mu.Unlock()
+	if !ok {
+		f.world, f.err = w.makeChild(ctx, id, members)
+		close(f.made)
+	}
+	<-f.made
+	return f.world, f.err
+}
+
+func (w *world) makeChild(ctx context.Context, id childKey, members []int) (*world, error) {
+	var child *world
+	if w.process == nil {
+		child = newWorld(len(members), w.config)
+	} else {
+		var err error
+		if child, err = w.process.makeChild(ctx, w, id, members); err != nil {
+			return nil, err
+		}
+	}
+	if id.shrunk {
+		return child, nil // Abort of what it comes from is none of its business
+	}
+	child.parent = w
+	w.mu.Lock()
+	w.children[child] = struct{}{}
+	w.mu.Unlock()
+	// An Abort that came before the child was known would have missed it.
+	if err := w.ledger.Failure(); err != nil {
+		child.ledger.Fail(err)
+	}
+	return child, nil
 }

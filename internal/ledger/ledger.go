@@ -164,21 +164,37 @@ func (l *Ledger) Failure() error {
 }
 
 // Fail ends the communicator for all ranks: the first cause wins, every wait
-// returns it. Fail returns the cause that won.
+// returns it. Fail returns the cause that won. Ranks of other processes hear of
+// it through OnFailure's hook.
 func (l *Ledger) Fail(err error) error {
-	if !l.failure.CompareAndSwap(nil, &failure{err}) {
-		return l.Failure()
-	}
-	l.mu.Lock()
-	parkers, hook := l.parkers, l.hook
-	l.mu.Unlock()
-	for _, p := range parkers {
-		p.Wake()
-	}
-	if hook != nil {
+	if hook := l.fail(err); hook != nil {
 		hook(err)
 	}
-	return err
+	return l.Failure()
+}
+
+// Heard is Fail for a failure that the other processes know already.
+func (l *Ledger) Heard(err error) { l.fail(err) }
+
+// fail returns the hook to call, nil if there is none or err comes too late.
+func (l *Ledger) fail(err error) func(error) {
+	if !l.failure.CompareAndSwap(nil, &failure{err}) {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range l.parkers {
+		p.Wake()
+	}
+	return l.hook
+}
+
+// Retire forgets the parkers and the hook: the ranks of this process have closed,
+// and the memory in which they slept, and these pages, are about to go.
+func (l *Ledger) Retire() {
+	l.mu.Lock()
+	l.parkers, l.hook = nil, nil
+	l.mu.Unlock()
 }
 
 // OnFailure has hook called, once, by whoever fails the ledger. It must be set

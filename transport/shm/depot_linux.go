@@ -36,13 +36,6 @@ const (
 // anybody, so only a stopped process takes longer, or a stranger who dawdles.
 const exchangeTimeout = 10 * time.Second
 
-// Provider makes the segment of a name that a peer asks for and that nobody has
-// created yet, or returns ErrUnknown.
-type Provider func(name string) (size int, prepare func([]byte), err error)
-
-// ErrUnknown: nobody has created a segment of that name.
-var ErrUnknown = errors.New("shm: unknown segment")
-
 // Depot is a process's store of segments.
 type Depot struct {
 	secret   []byte

@@ -14,24 +14,6 @@ import (
 // mapped.
 const mostSegment = 1 << 40
 
-// ErrSpace: there is not enough memory for a segment (details: *SpaceError).
-var ErrSpace = errors.New("not enough shared memory")
-
-// SpaceError says how much is needed and how much there is.
-type SpaceError struct {
-	Need, Free int64 // bytes; Free is -1 when it is not known
-	Cause      error // the system's refusal, or nil when it was not asked
-}
-
-func (e *SpaceError) Error() string {
-	text := fmt.Sprintf("shm: %v: %d bytes needed, %d free", ErrSpace, e.Need, e.Free)
-	if e.Cause != nil {
-		text += ": " + e.Cause.Error()
-	}
-	return text + " (smaller buffers need less: GOLLECTIVE_BUFFSIZE, GOLLECTIVE_LL_BUFFSIZE, GOLLECTIVE_LL128_BUFFSIZE)"
-}
-func (e *SpaceError) Unwrap() []error { return []error{ErrSpace, e.Cause} }
-
 // segment is a piece of memory that other processes can map.
 type segment struct {
 	fd     int // -1 when it is not kept

@@ -6,15 +6,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/gollective/gollective/internal/spin"
 	"github.com/gollective/gollective/transport"
 )
-
-// Neighbour is a process of the communicator on this host.
-type Neighbour struct {
-	Address string     // of its Depot
-	Beds    []spin.Bed // in which its goroutines sleep
-}
 
 // Transport makes the FIFOs of one communicator between this process and its
 // neighbours.

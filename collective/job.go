@@ -1,0 +1,214 @@
+package collective
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/gollective/gollective/internal/fault"
+	"github.com/gollective/gollective/transport/shm"
+)
+
+// job is this process's membership in a job of several processes: the control
+// connections, the depot of shared memory, and the communicators that use them.
+// It ends with the last of those.
+type job struct {
+	control   control
+	depot     *shm.Depot
+	self      int
+	processes []description // by number
+	timeout   time.Duration // of everything that joins
+
+	mu        sync.Mutex
+	closed    bool
+	fifos     map[string]*shm.Transport // by communicator, from its announcement on
+	worlds    map[string]*world         // by communicator
+	early     map[string]error          // failures of communicators that are not made yet
+	lost      map[int]error             // by process
+	tokens    uint64
+	questions map[uint64]map[int]bool // open questions: who has answered
+}
+
+// control is what a job needs of bootstrap.Control.
+type control interface {
+	Tell(message []byte) error
+	Close(ctx context.Context) error
+}
+
+// description is what a process tells all others when it joins.
+type description struct {
+	Version int
+	Ranks   int    // that live in the process
+	Depot   string // address
+	Mark    []byte // random: what its homes begin with
+	Host    string
+	PID     int
+	Config  agreement
+}
+
+// agreement is what all ranks must have set alike: plans depend on it.
+type agreement struct {
+	Algorithm, Protocol                               string
+	MinChannels, MaxChannels, Channels                int
+	BuffSize, LLBuffSize, LL128BuffSize, P2PChunkSize int
+	RanksPerNode                                      int
+}
+
+// descriptionVersion is that of everything processes exchange above bootstrap.
+const descriptionVersion = 1
+
+func (c Config) agreement() agreement {
+	return agreement{
+		Algorithm: c.Algorithm.String(), Protocol: c.Protocol.String(),
+		MinChannels: c.MinChannels, MaxChannels: c.MaxChannels, Channels: c.Channels,
+		BuffSize: c.BuffSize, LLBuffSize: c.LLBuffSize, LL128BuffSize: c.LL128BuffSize,
+		P2PChunkSize: c.P2PChunkSize, RanksPerNode: c.RanksPerNode,
+	}
+}
+
+// decodeDescriptions reads what the processes have told and compares it with
+// this process's own.
+func decodeDescriptions(texts [][]byte, self int) ([]description, error) {
+	all := make([]description, len(texts))
+	for number, text := range texts {
+		d := &all[number]
+		if err := json.Unmarshal(text, d); err != nil {
+			return nil, fmt.Errorf("collective: the description of process %d can't be read: %w", number, err)
+		}
+		if d.Ranks < 1 || d.Ranks > 1<<20 {
+			return nil, fmt.Errorf("collective: process %d has %d ranks", number, d.Ranks)
+		}
+	}
+	for number, d := range all {
+		if d.Version != descriptionVersion {
+			return nil, fmt.Errorf("%w: process %d (%s, pid %d) speaks version %d, this one version %d",
+				ErrUnsupported, number, d.Host, d.PID, d.Version, descriptionVersion)
+		}
+		if d.Config != all[self].Config {
+			mine, _ := json.Marshal(all[self].Config)
+			theirs, _ := json.Marshal(d.Config)
+			return nil, fmt.Errorf("%w: configurations differ: process %d has %s, process %d (%s, pid %d) has %s",
+				ErrMismatch, self, mine, number, d.Host, d.PID, theirs)
+		}
+	}
+	return all, nil
+}
+
+// mark is what the homes of a process begin with.
+func (j *job) mark(number int) []byte {
+	sum := sha256.Sum256(j.processes[number].Mark)
+	return bytes.Join([][]byte{[]byte("gollective home "), sum[:]}, nil)
+}
+
+// announce makes the FIFOs of a communicator available to peers.
+func (j *job) announce(name string, fifos *shm.Transport) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.closed {
+		return net.ErrClosed
+	}
+	if _, exists := j.fifos[name]; exists {
+		return fmt.Errorf("collective: a second communicator called %s", name)
+	}
+	j.fifos[name] = fifos
+	return nil
+}
+
+// withdraw takes announce back.
+func (j *job) withdraw(name string) {
+	j.mu.Lock()
+	fifos := j.fifos[name]
+	delete(j.fifos, name)
+	j.mu.Unlock()
+	fifos.Close()
+	j.release()
+}
+
+// add makes a communicator known, which may have failed already.
+func (j *job) add(name string, w *world) {
+	j.mu.Lock()
+	j.worlds[name] = w
+	early := j.early[name]
+	delete(j.early, name)
+	lost := maps.Clone(j.lost)
+	j.mu.Unlock()
+	for number, cause := range lost {
+		w.process.lose(w, number, cause)
+	}
+	if early != nil {
+		w.ledger.Heard(early)
+	}
+}
+
+// remove forgets a communicator.
+func (j *job) remove(name string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	delete(j.worlds, name)
+	delete(j.fifos, name)
+}
+
+// release ends the job if no communicator uses it any more.
+func (j *job) release() {
+	j.mu.Lock()
+	last := len(j.fifos) == 0 && !j.closed
+	j.closed = j.closed || last
+	j.mu.Unlock()
+	if !last {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), j.timeout)
+	defer cancel()
+	_ = j.control.Close(ctx) // a goodbye that nobody hears changes nothing
+	_ = j.depot.Close()
+}
+
+// mostEarly bounds the failures that are kept for communicators not made yet.
+const mostEarly = 1024
+
+// heard is told of the failure of a communicator in another process.
+func (j *job) heard(name string, err error) {
+	j.mu.Lock()
+	w := j.worlds[name]
+	if w == nil && len(j.early) < mostEarly {
+		j.early[name] = err
+	}
+	j.mu.Unlock()
+	if w != nil {
+		w.ledger.Heard(err)
+	}
+}
+
+// lose is told that a process has died or can't be reached.
+func (j *job) lose(number int, cause error) {
+	j.mu.Lock()
+	if j.lost[number] == nil {
+		j.lost[number] = cause
+	}
+	worlds := maps.Clone(j.worlds)
+	j.mu.Unlock()
+	for _, w := range worlds {
+		w.process.lose(w, number, cause)
+	}
+}
+
+// lostProcess is the error about a process that is gone, or nil.
+func (j *job) lostProcess(number int) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	cause, gone := j.lost[number]
+	if !gone {
+		return nil
+	}
+	first := 0
+	for n := range number {
+		first += j.processes[n].Ranks
+	}
+	return &fault.PeerLost{Rank: first, Cause: cause}
+}

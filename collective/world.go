@@ -1,0 +1,92 @@
+package collective
+
+import (
+	"sync"
+
+	"github.com/gollective/gollective/collective/plan"
+	"github.com/gollective/gollective/internal/exec"
+	"github.com/gollective/gollective/internal/ledger"
+	"github.com/gollective/gollective/internal/spin"
+	"github.com/gollective/gollective/transport"
+	"github.com/gollective/gollective/transport/inproc"
+)
+
+// world is what the ranks of one communicator that live in this process share.
+type world struct {
+	config    Config
+	size      int
+	ledger    *ledger.Ledger
+	transport transport.Transport
+	parent    *world
+	process   *process // nil when all ranks live here
+
+	mu       sync.Mutex
+	open     int                   // ranks of this process that have not closed
+	forming  map[childKey]*forming // children that some members here have not joined yet
+	children map[*world]struct{}   // for Abort
+}
+
+// newWorld is the world of size ranks of this process.
+func newWorld(size int, c Config) *world {
+	return &world{
+		config: c, size: size, open: size,
+		ledger:    ledger.New(size),
+		transport: inproc.NewHubAt(c.firstStep),
+		forming:   make(map[childKey]*forming),
+		children:  make(map[*world]struct{}),
+	}
+}
+
+// comm returns the handle of one rank.
+func (w *world) comm(rank int) *Comm {
+	c := exec.Config{
+		World:     w.planWorld(rank),
+		Transport: w.transport,
+		Ledger:    w.ledger,
+		Policy:    w.config.Wait,
+		Waiters:   w.size,
+		Timeout:   w.config.Timeout,
+		Parker:    spin.NewParker,
+	}
+	if w.process != nil {
+		c.Waiters = w.process.waiters()
+		c.Parker = w.process.parker
+		c.Silent = w.process.silent
+	}
+	return &Comm{state: &state{rank: rank, size: w.size, world: w, engine: exec.New(c)}}
+}
+
+// planWorld is what this world's plans depend on.
+func (w *world) planWorld(rank int) plan.World {
+	return w.config.world(rank, w.size, w.transport.OrderedStores())
+}
+
+// abort ends w and what was split off it.
+func (w *world) abort(cause error) {
+	w.ledger.Fail(cause)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for child := range w.children {
+		child.abort(cause)
+	}
+}
+
+// leave is the end of one rank's membership. The last one of this process takes
+// the world's share of the process's memory with it.
+func (w *world) leave() {
+	w.mu.Lock()
+	w.open--
+	last := w.open == 0
+	w.mu.Unlock()
+	if !last {
+		return
+	}
+	if w.parent != nil {
+		w.parent.mu.Lock()
+		delete(w.parent.children, w)
+		w.parent.mu.Unlock()
+	}
+	if w.process != nil {
+		w.process.close(w)
+	}
+}
