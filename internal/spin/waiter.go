@@ -104,8 +104,7 @@ func (w *Waiter) Bind(ctx context.Context, watch Watch, timeout time.Duration) {
 // Until returns nil as soon as c is ready, or the reason why it never will be.
 func (w *Waiter) Until(c Condition) error {
 	if c.Ready() {
-		w.local.Turns++
-		w.local.Found++
+		w.found(1)
 		return nil
 	}
 	w.local.Waits++
