@@ -212,3 +212,36 @@ func (j *job) lostProcess(number int) error {
 	}
 	return &fault.PeerLost{Rank: first, Cause: cause}
 }
+
+func newJob(self int, c control, depot *shm.Depot, timeout time.Duration) *job {
+	j := &job{
+		control: c, depot: depot, self: self, timeout: timeout,
+		fifos:     make(map[string]*shm.Transport),
+		worlds:    make(map[string]*world),
+		early:     make(map[string]error),
+		lost:      make(map[int]error),
+		questions: make(map[uint64]map[int]bool),
+	}
+	depot.Provide(j.provide)
+	return j
+}
+
+// root makes this process's part of the communicator of all ranks and returns the
+// handles of those that live here. Ranks are numbered through the processes.
+func (j *job) root(ctx context.Context, c Config) ([]*Comm, error) {
+	var ranks []int
+	for number, d := range j.processes {
+		for range d.Ranks {
+			ranks = append(ranks, number)
+		}
+	}
+	w, err := newProcessWorld(ctx, j, "all", ranks, c)
+	if err != nil {
+		return nil, err
+	}
+	var comms []*Comm
+	for _, rank := range w.process.ranksIn(j.self) {
+		comms = append(comms, w.comm(rank))
+	}
+	return comms, nil
+}
