@@ -2,6 +2,7 @@ package perf
 
 import (
 	"math"
+	"strings"
 
 	"github.com/gollective/gollective/collective/plan"
 )
@@ -148,4 +149,31 @@ func (u uneven) lay(count func(peer int) int) (counts, offsets []int) {
 		at += count(peer)
 	}
 	return counts, offsets
+}
+
+// Shape is how a collective divides a size among its ranks. Count is the call's, in
+// elements; SendBytes and RecvBytes are a rank's buffers (of the root, where only
+// the root has one); Moved is what algbw counts, in bytes; busbw is BusFactor
+// times algbw.
+type Shape struct {
+	Kind                 plan.Kind
+	Count                int
+	SendBytes, RecvBytes int
+	Moved                int
+	BusFactor            float64
+}
+
+// ShapeOf returns the shape of a collective of size bytes, of elements of
+// elemBytes, over ranks ranks, as nccl-tests cuts it.
+func ShapeOf(collective string, size, elemBytes, ranks int) (Shape, error) {
+	t := testNamed(collective)
+	if t == nil {
+		return Shape{}, usagef("unknown collective %q; accepted: %s", collective, strings.Join(Collectives(), ", "))
+	}
+	l := t.layout(size/elemBytes, elemBytes, ranks)
+	return Shape{
+		Kind: t.kind, Count: l.count,
+		SendBytes: l.send * elemBytes, RecvBytes: l.recv * elemBytes,
+		Moved: l.moved * elemBytes, BusFactor: t.bus(ranks),
+	}, nil
 }

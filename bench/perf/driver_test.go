@@ -45,7 +45,7 @@ func rows(out string) [][]string {
 func TestRunEverything(t *testing.T) {
 	for _, name := range Collectives() {
 		for _, ranks := range []int{1, 2, 3, 5} {
-			if testing.Short() && ranks == 5 {
+			if testing.Short() && ranks != 3 {
 				continue
 			}
 			t.Run(fmt.Sprintf("%s on %d", name, ranks), func(t *testing.T) {

@@ -66,8 +66,11 @@ var limits = map[dtype.Type]struct {
 	dtype.F8E5M2:  {3, 0x1p-14, 57344},
 }
 
+// enough bits for any product of float64's normal numbers that is one, too.
+const enough = 2200
+
 // exact holds any number that the tests come across without rounding it.
-func exact(x float64) *big.Float { return new(big.Float).SetPrec(5000).SetFloat64(x) }
+func exact(x float64) *big.Float { return new(big.Float).SetPrec(enough).SetFloat64(x) }
 
 // requireRepresentable checks that x is zero or a normal number of type t.
 func requireRepresentable(t require.TestingT, typ dtype.Type, x *big.Float) {
@@ -102,7 +105,7 @@ func bitsOf(b []byte) uint64 {
 func combine(op reduce.Op, a, b *big.Float) *big.Float {
 	switch op {
 	case reduce.Prod:
-		return new(big.Float).SetPrec(5000).Mul(a, b)
+		return new(big.Float).SetPrec(enough).Mul(a, b)
 	case reduce.Min:
 		if a.Cmp(b) < 0 {
 			return a
@@ -114,7 +117,7 @@ func combine(op reduce.Op, a, b *big.Float) *big.Float {
 		}
 		return b
 	default:
-		return new(big.Float).SetPrec(5000).Add(a, b)
+		return new(big.Float).SetPrec(enough).Add(a, b)
 	}
 }
 
@@ -129,7 +132,7 @@ func TestFloatsAreExactInAnyOrder(t *testing.T) {
 			}
 			t.Run(fmt.Sprintf("%v %v", typ, op), func(t *testing.T) {
 				rapid.Check(t, func(t *rapid.T) {
-					r := Reduction{typ, op, rapid.IntRange(1, 130).Draw(t, "ranks"), rapid.Uint64().Draw(t, "seed")}
+					r := Reduction{typ, op, rapid.IntRange(1, samples(130)).Draw(t, "ranks"), rapid.Uint64().Draw(t, "seed")}
 					index := rapid.IntRange(0, 1<<40).Draw(t, "index")
 					rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "order"), 0))
 
@@ -162,12 +165,20 @@ func TestFloatsAreExactInAnyOrder(t *testing.T) {
 	}
 }
 
+// samples is n, or a tenth of it in a short run.
+func samples(n int) int {
+	if testing.Short() {
+		return n / 10
+	}
+	return n
+}
+
 // Every subset, not only those that a random merge happens to form.
 func TestEverySubsetIsExact(t *testing.T) {
 	for _, typ := range floats {
 		for _, op := range []reduce.Op{reduce.Sum, reduce.Prod, reduce.PreMulSum} {
 			r := Reduction{typ, op, 9, 7}
-			for index := range 40 {
+			for index := range samples(40) {
 				in, _ := column(r, index)
 				for subset := 1; subset < 1<<r.Ranks; subset++ {
 					var total *big.Float
@@ -198,8 +209,8 @@ func TestFloatAverage(t *testing.T) {
 		rounded := func(x *big.Float) *big.Float { return nearest(typ, x) }
 		for ranks := 1; ranks <= 66; ranks++ {
 			r := Reduction{typ, reduce.Avg, ranks, uint64(ranks)}
-			scale := rounded(new(big.Float).SetPrec(5000).Quo(exact(1), exact(float64(ranks))))
-			for index := range 50 {
+			scale := rounded(new(big.Float).SetPrec(enough).Quo(exact(1), exact(float64(ranks))))
+			for index := range samples(50) {
 				in, result := column(r, index)
 				sum, contributors := exact(0), 0
 				for _, b := range in {
@@ -208,7 +219,7 @@ func TestFloatAverage(t *testing.T) {
 					if x.Sign() != 0 {
 						contributors++
 					}
-					sum = rounded(new(big.Float).SetPrec(5000).Add(sum, rounded(x.Mul(x, scale))))
+					sum = rounded(new(big.Float).SetPrec(enough).Add(sum, rounded(x.Mul(x, scale))))
 				}
 				require.Equal(t, min(2, ranks), contributors)
 				require.Zero(t, sum.Cmp(exact(decode(typ, result))), "%v ranks %d index %d: want %v, promised %v", typ, ranks, index, sum, decode(typ, result))
@@ -228,12 +239,12 @@ func nearest(typ dtype.Type, x *big.Float) *big.Float {
 		prec -= below
 	}
 	if prec > 0 {
-		return new(big.Float).SetPrec(5000).Set(new(big.Float).SetPrec(uint(prec)).Set(x))
+		return new(big.Float).SetPrec(enough).Set(new(big.Float).SetPrec(uint(prec)).Set(x))
 	}
 	// Less than the smallest subnormal: all of it, or nothing.
 	smallest := exact(l.normal)
 	smallest.SetMantExp(smallest, 1-int(l.precision))
-	half := new(big.Float).SetPrec(5000).Quo(smallest, exact(2))
+	half := new(big.Float).SetPrec(enough).Quo(smallest, exact(2))
 	if new(big.Float).Abs(x).Cmp(half) <= 0 {
 		return exact(0)
 	}
