@@ -132,14 +132,13 @@ func TestNoWakeUpOfAFIFOIsLost(t *testing.T) {
 			for i := range rounds {
 				c := me.c()
 				for !c.Ready() {
+					token := p.Token()
 					c.Arm(p)
 					if c.Ready() {
 						c.Disarm()
 						break
 					}
-					select {
-					case <-p.Woken():
-					case <-time.After(20 * time.Second):
+					if !p.Sleep(token, nil, 20*time.Second) {
 						lost <- fmt.Sprintf("%s slept through round %d", name, i)
 						return
 					}

@@ -39,18 +39,18 @@ func (p *Parker) Wake() {
 	}
 }
 
-// token is to be taken before the bells are armed: a wake-up after it ends the
+// Token is to be taken before the bells are armed: a wake-up after it ends the
 // sleep that is given it.
-func (p *Parker) token() uint32 {
+func (p *Parker) Token() uint32 {
 	if p.bed != nil {
 		return p.bed.word.Load()
 	}
 	return 0
 }
 
-// sleep returns true when it was woken, false when atMost has passed or done is
+// Sleep returns true when it was woken, false when atMost has passed or done is
 // closed. A bed does not see done: it sleeps on until atMost.
-func (p *Parker) sleep(token uint32, done <-chan struct{}, atMost time.Duration) bool {
+func (p *Parker) Sleep(token uint32, done <-chan struct{}, atMost time.Duration) bool {
 	if p.bed != nil {
 		return p.bed.sleep(token, atMost)
 	}
@@ -76,9 +76,6 @@ type Bed struct {
 	word atomic.Uint32
 	_    [124]byte // a line of its own
 }
-
-// Woken delivers the wake-up, and takes it: the owner sleeps in it.
-func (p *Parker) Woken() <-chan struct{} { return p.wake }
 
 // Bell tells the goroutine that waits at one end of a FIFO that the other end
 // has moved. The waiting end writes it (Arm, Disarm), the moving end only reads

@@ -212,7 +212,7 @@ const (
 // park sleeps until c's bell rings, a failure or the context wakes it, or
 // atMost has passed.
 func (w *Waiter) park(c Condition, atMost time.Duration) wakening {
-	token := w.parker.token()
+	token := w.parker.Token()
 	c.Arm(w.parker)
 	defer c.Disarm()
 	if c.Ready() { // made true before the bell was armed
@@ -222,7 +222,7 @@ func (w *Waiter) park(c Condition, atMost time.Duration) wakening {
 		return rang
 	}
 	w.local.Parks++
-	if w.parker.sleep(token, w.done, atMost) {
+	if w.parker.Sleep(token, w.done, atMost) {
 		return rang
 	}
 	return timedOut
