@@ -203,3 +203,199 @@ func remains(t *testing.T, comms []*collective.Comm, cause error) {
 		require.Equal(t, cause, err)
 	}
 }
+
+// deed is what one rank does in a scenario, in order.
+type deed func(ctx context.Context, c *collective.Comm) error
+
+func floats(n int) []float32 { return make([]float32, n) }
+
+func sends(peer, n int) deed {
+	return func(ctx context.Context, c *collective.Comm) error {
+		return collective.Send(ctx, c, floats(n), peer)
+	}
+}
+
+func receives(peer, n int) deed {
+	return func(ctx context.Context, c *collective.Comm) error {
+		return collective.Recv(ctx, c, floats(n), peer)
+	}
+}
+
+func does(what collective.Call) deed {
+	return func(ctx context.Context, c *collective.Comm) error { return c.Do(ctx, call(c, what)) }
+}
+
+// together makes the calls of all programs in one group.
+func together(programs ...deed) deed {
+	return func(ctx context.Context, c *collective.Comm) error {
+		g := collective.NewGroup()
+		for _, p := range programs {
+			if err := p(ctx, g.On(c)); err != nil {
+				return err
+			}
+		}
+		return g.Run(ctx)
+	}
+}
+
+func inTurn(programs ...deed) deed {
+	return func(ctx context.Context, c *collective.Comm) error {
+		for _, p := range programs {
+			if err := p(ctx, c); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+func vectors(send, recv func(peer int) int) deed {
+	return func(ctx context.Context, c *collective.Comm) error {
+		var v [4][]int
+		for peer := range c.Size() {
+			v[0], v[1] = append(v[0], send(peer)), append(v[1], 10*peer)
+			v[2], v[3] = append(v[2], recv(peer)), append(v[3], 10*peer)
+		}
+		n := 10 * c.Size()
+		return collective.AlltoAllv(ctx, c, floats(n), v[0], v[1], floats(n), v[2], v[3])
+	}
+}
+
+var (
+	barrier = does(collective.Call{Kind: plan.Barrier})
+	sum     = does(allReduce(100, dtype.Float32, collective.Sum))
+)
+
+const large = 2_500_000 // elements: 10 MB, more than all FIFOs of a pair hold
+
+// TestMessagesThatDoNotFitEndTheCallOnEveryRank has ranks 0 and 1 (and sometimes
+// more) exchange messages that don't fit together.
+func TestMessagesThatDoNotFitEndTheCallOnEveryRank(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		first deed
+		other deed
+		third deed // of ranks 2, 3, …; nil: straight to the barrier
+	}{
+		{"receive and allreduce", receives(1, 5), sum, sum},
+		{"allreduce and receive", sum, receives(0, 5), sum},
+		{"large receive and allreduce", receives(1, large), sum, sum},
+		{"large send and allreduce", sends(1, large), sum, sum},
+		{"allreduce and large send", sum, sends(0, large), sum},
+		{"send that nobody receives and allreduce", inTurn(sends(1, 5), barrier), inTurn(sum, barrier), sum},
+		{"receive and barrier", receives(1, 5), barrier, nil},
+		{"receive and broadcast", receives(1, 5), does(of(plan.Broadcast, 10, 0)), does(of(plan.Broadcast, 10, 0))},
+		{"receive and gather", receives(1, 5), does(of(plan.Gather, 10, 0)), does(of(plan.Gather, 10, 0))},
+		{"receive and alltoall", receives(1, 5), does(of(plan.AlltoAll, 5, 0)), does(of(plan.AlltoAll, 5, 0))},
+		{"send and alltoall", sends(1, 5), does(of(plan.AlltoAll, 5, 0)), does(of(plan.AlltoAll, 5, 0))},
+		{"two receives that face each other", receives(1, 5), receives(0, 5), nil},
+		{"two large receives that face each other", receives(1, large), receives(0, large), nil},
+		{"two large sends that face each other", sends(1, large), sends(0, large), nil},
+		{"receives in groups", together(receives(1, 5), receives(1, large)), together(receives(0, 7), sends(0, 5)), nil},
+		{"a receive too many in a group", together(receives(1, 5), receives(1, 5)), together(sends(0, 5)), nil},
+		{"a large send too many in a group", together(sends(1, large), sends(1, large)), together(receives(0, large)), nil},
+		{"0 and 5 elements", sends(1, 0), receives(0, 5), nil},
+		{"5 and 0 elements", sends(1, 5), receives(0, 0), nil},
+		{"3 and 4 elements", sends(1, 3), receives(0, 4), nil},
+		{"small and large", sends(1, 3), receives(0, large), nil},
+		{"large and small", sends(1, large), receives(0, 3), nil},
+		{"medium and large", sends(1, 20_000), receives(0, large), nil},
+		{"large and 4 bytes less", sends(1, large), receives(0, large-1), nil},
+		{"another type", sends(1, 5), does(collective.Call{Kind: plan.Recv, Type: dtype.Int32, Count: 5, Root: 0}), nil},
+		{"another type of as many bytes", sends(1, 4), does(collective.Call{Kind: plan.Recv, Type: dtype.Float64, Count: 2, Root: 0}), nil},
+		{"another length in groups", together(sends(1, 5), receives(1, 6)), together(sends(0, 5), receives(0, 5)), nil},
+		{"lengths in another order", together(sends(1, 5), sends(1, 6)), together(receives(0, 6), receives(0, 5)), nil},
+		{"collectives in another order", together(sum, barrier), together(barrier, sum), together(sum, barrier)},
+		{"a collective more in a group", together(sum, sum), together(sum), together(sum)},
+		{"another collective in a group of messages",
+			together(does(of(plan.Gather, 10, 0)), does(of(plan.Scatter, 10, 0))),
+			together(does(of(plan.Gather, 10, 0)), does(of(plan.Scatter, 10, 1))),
+			together(does(of(plan.Gather, 10, 0)), does(of(plan.Scatter, 10, 0)))},
+		{"alltoallv with another count",
+			vectors(func(int) int { return 5 }, func(int) int { return 5 }),
+			vectors(func(int) int { return 5 }, func(p int) int { return 5 - p%2 + 1 }),
+			vectors(func(int) int { return 5 }, func(int) int { return 5 })},
+		{"alltoallv with a count of 0",
+			vectors(func(p int) int { return 5 * (1 - p%2) }, func(p int) int { return 5 }),
+			vectors(func(int) int { return 5 }, func(int) int { return 5 }),
+			vectors(func(int) int { return 5 }, func(int) int { return 5 })},
+		{"order of calls", inTurn(sum, does(of(plan.AllGather, 7, 0))), inTurn(does(of(plan.AllGather, 7, 0)), sum), inTurn(sum, does(of(plan.AllGather, 7, 0)))},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var slowest time.Duration
+			all := configs()
+			for n := 2; n <= 5; n++ {
+				for i, channels := range []int{0, 1, 2, 4} {
+					config := all[(13*n+7*i)%len(all)]
+					config.Channels = channels
+					where := fmt.Sprintf("%d ranks, %s", n, configName(config))
+					comms := ranksOf(t, n, config)
+					start := time.Now()
+					errs := onRanks(t, comms, func(c *collective.Comm) error {
+						mine := tc.third
+						switch c.Rank() {
+						case 0:
+							mine = tc.first
+						case 1:
+							mine = tc.other
+						}
+						if mine != nil {
+							if err := mine(context.Background(), c); err != nil {
+								return err
+							}
+						}
+						return barrier(context.Background(), c)
+					})
+					slowest = max(slowest, time.Since(start))
+					assert.Less(t, time.Since(start), generous, where)
+					isMismatch(t, errs, where, func(m *collective.MismatchError) {
+						assert.Contains(t, []int{m.Rank, m.PeerRank}, m.Rank, where)
+						if m.Rank > 1 {
+							assert.LessOrEqual(t, m.PeerRank, 1, "%s: %v", where, m)
+						}
+					})
+					if n == 3 && i == 0 {
+						t.Log(errs[0])
+					}
+					remains(t, comms, errs[0])
+				}
+			}
+			t.Logf("slowest: %v", slowest)
+		})
+	}
+}
+
+// TestACircleOfWaitingRanksIsAMismatch has every rank wait for the next one.
+func TestACircleOfWaitingRanksIsAMismatch(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		step func(c *collective.Comm) deed
+	}{
+		{"receives", func(c *collective.Comm) deed { return receives((c.Rank()+1)%c.Size(), 5) }},
+		{"large sends", func(c *collective.Comm) deed { return sends((c.Rank()+1)%c.Size(), large) }},
+		{"a receive, then a collective", func(c *collective.Comm) deed {
+			if c.Rank() < c.Size()-1 {
+				return receives(c.Rank()+1, 5)
+			}
+			return sum
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var slowest time.Duration
+			for n := 2; n <= 5; n++ {
+				for _, channels := range []int{1, 2, 4} {
+					where := fmt.Sprintf("%d ranks, %d channels", n, channels)
+					comms := ranksOf(t, n, collective.Config{Channels: channels})
+					start := time.Now()
+					errs := onRanks(t, comms, func(c *collective.Comm) error {
+						return tc.step(c)(context.Background(), c)
+					})
+					slowest = max(slowest, time.Since(start))
+					isMismatch(t, errs, where, func(*collective.MismatchError) {})
+					remains(t, comms, errs[0])
+				}
+			}
+			t.Logf("slowest: %v", slowest)
+		})
+	}
+}

@@ -75,6 +75,7 @@ type Engine struct {
 	sendEnds map[endKey]*transport.SendEnd
 	recvEnds map[endKey]*transport.RecvEnd
 	pairs    map[int]*pair
+	launches uint64 // begun so far
 	// history is made of all collectives executed so far, in order.
 	history uint64
 
@@ -189,7 +190,8 @@ func (b *block) perform(t task, id int) error {
 	if t.work == nil {
 		return b.runChannel(t.launch, id)
 	}
-	b.bind(t.launch, t.work, id)
+	b.bind(t.launch, t.work, id+halfChannel)
+	defer b.stopWaiting()
 	if err := b.runThread(t.thread, t.pipe, t.work); err != nil {
 		return b.engine.fail(b.worker, err)
 	}
@@ -201,13 +203,14 @@ func (b *block) perform(t task, id int) error {
 type worker struct {
 	engine  *Engine
 	waiter  *spin.Waiter
+	launch  *launch
 	work    *Work
 	channel int
 	any     anyTransfer
 
 	active    []*transfer // of the point-to-point call in progress
 	published bool        // a ledger.Waiting of this worker is in the ledger
-	suspects  map[int]suspect
+	suspects  suspicion
 }
 
 func (e *Engine) newWorker() *worker {
@@ -226,7 +229,7 @@ func (e *Engine) newWorker() *worker {
 
 // bind prepares w for waiting in one call of a launch.
 func (w *worker) bind(l *launch, work *Work, channel int) {
-	w.work, w.channel = work, channel
+	w.launch, w.work, w.channel = l, work, channel
 	w.active = w.active[:0]
 	clear(w.suspects)
 	w.waiter.Bind(l.ctx, w, w.engine.config.Timeout)

@@ -60,6 +60,7 @@ type launch struct {
 	// unwatch ends the watching of ctx while the launch is queued; nil if that
 	// is not needed.
 	unwatch func() bool
+	number  uint64 // counts the launches of the engine, from 1
 }
 
 // Run executes one call and waits for it. The caller's goroutine becomes the
@@ -317,6 +318,8 @@ func (p *Program) channel(id int) *channel {
 // begin enters the calls of l in the ledger, gives each its header, and executes
 // what needs no channel.
 func (e *Engine) begin(l *launch) error {
+	e.launches++
+	l.number = e.launches
 	for i := range l.works {
 		w := &l.works[i]
 		spec := &w.Program.Plan.Spec

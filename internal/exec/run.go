@@ -9,6 +9,7 @@ import (
 
 // runChannel executes one channel's part of every call of a launch, in order.
 func (w *worker) runChannel(l *launch, id int) error {
+	defer w.stopWaiting()
 	for i := range l.works {
 		work := &l.works[i]
 		c := work.Program.channel(id)

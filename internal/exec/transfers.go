@@ -2,6 +2,7 @@ package exec
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"github.com/gollective/gollective/collective/plan"
 	"github.com/gollective/gollective/dtype"
@@ -35,6 +36,7 @@ type transfer struct {
 	opened   bool // the opener has been passed
 	moved    int  // bytes
 	finished bool
+	through  atomic.Uint64 // number of the launch in which it last finished, for other blocks
 }
 
 // bindTransfers resolves the FIFOs of a channel's messages.
@@ -151,7 +153,9 @@ func (w *worker) runTransfers(work *Work, transfers []*transfer) error {
 func (w *worker) retire() {
 	rest := w.active[:0]
 	for _, t := range w.active {
-		if !t.finished {
+		if t.finished {
+			t.through.Store(w.launch.number)
+		} else {
 			rest = append(rest, t)
 		}
 	}

@@ -3,11 +3,9 @@ package exec
 import (
 	"context"
 	"errors"
-	"slices"
 
 	"github.com/gollective/gollective/collective/plan"
 	"github.com/gollective/gollective/internal/fault"
-	"github.com/gollective/gollective/internal/ledger"
 	"github.com/gollective/gollective/internal/spin"
 	"github.com/gollective/gollective/proto"
 )
@@ -35,7 +33,7 @@ func (w *worker) Inspect(c spin.Condition) error {
 	if err := w.circle(c); err != nil {
 		return e.ledger.Fail(err)
 	}
-	w.startWaiting()
+	w.startWaiting(c)
 	return nil
 }
 
@@ -52,96 +50,6 @@ func (w *worker) closedPeer(spin.Condition) error {
 		}
 	}
 	return nil
-}
-
-// startWaiting publishes whom this worker waits for in point-to-point traffic.
-func (w *worker) startWaiting() {
-	if len(w.active) == 0 {
-		return
-	}
-	waiting := &ledger.Waiting{Call: w.work.call(w.active[0].Call).Spec, Channel: w.channel}
-	for _, t := range w.active {
-		if t.Send {
-			waiting.To = append(waiting.To, t.Peer)
-		} else {
-			waiting.From = append(waiting.From, t.Peer)
-		}
-	}
-	w.published = true
-	w.engine.ledger.Wait(w.engine.rank, waiting)
-}
-
-// stopWaiting withdraws startWaiting.
-func (w *worker) stopWaiting() {
-	if w.published {
-		w.published = false
-		w.engine.ledger.Wait(w.engine.rank, nil)
-	}
-}
-
-// suspect is a rank that seems to wait for this one.
-type suspect struct {
-	last  uint64 // version of its latest record
-	times int    // new records since the first
-}
-
-// circle reports a rank that waits, in point-to-point traffic, for this one,
-// while this one needs it and does nothing for it: neither will ever go on. A
-// rank goes on publishing new records as long as it waits, each after another
-// look at its FIFOs. The second new one proves that it saw all that this rank had
-// done before the present call, and still waits.
-func (w *worker) circle(c spin.Condition) error {
-	e := w.engine
-	for peer := range e.size {
-		waiting := e.ledger.WaitingOf(peer)
-		if peer == e.rank || waiting == nil || !w.needs(peer, c) || !w.neglects(peer, waiting) {
-			delete(w.suspects, peer)
-			continue
-		}
-		s := w.suspects[peer]
-		if s.last != 0 && s.last != waiting.Version {
-			s.times++
-		}
-		s.last = waiting.Version
-		if w.suspects == nil {
-			w.suspects = make(map[int]suspect)
-		}
-		w.suspects[peer] = s
-		if s.times >= 2 {
-			return &fault.Mismatch{
-				Sequence: w.work.sequence,
-				Rank:     e.rank, Call: w.callText(),
-				PeerRank: peer, PeerCall: waiting.Call.String(),
-			}
-		}
-	}
-	return nil
-}
-
-// needs reports whether this worker's call cannot end before peer does something
-// for it.
-func (w *worker) needs(peer int, c spin.Condition) bool {
-	switch w.work.Program.Plan.Spec.Kind {
-	case plan.AllReduce, plan.AllGather, plan.ReduceScatter, plan.Barrier:
-		// Nobody completes these before all have entered.
-		return !w.engine.ledger.Entered(peer, w.work.sequence)
-	case plan.Reduce, plan.Broadcast:
-		return c.Peer() == peer && !w.engine.ledger.Entered(peer, w.work.sequence)
-	}
-	return slices.ContainsFunc(w.active, func(t *transfer) bool { return t.Peer == peer })
-}
-
-// neglects reports whether peer waits for this rank and this worker's call has
-// nothing for it.
-func (w *worker) neglects(peer int, waiting *ledger.Waiting) bool {
-	serves := func(send bool) bool {
-		return slices.ContainsFunc(w.active, func(t *transfer) bool { return t.Peer == peer && t.Send == send })
-	}
-	if len(w.active) > 0 && waiting.Channel != w.channel {
-		return false // another of this rank's blocks may serve it
-	}
-	return slices.Contains(waiting.From, w.engine.rank) && !serves(true) ||
-		slices.Contains(waiting.To, w.engine.rank) && !serves(false)
 }
 
 // Expired implements spin.Watch.
@@ -167,11 +75,13 @@ func (w *worker) Expired(c spin.Condition, cause error) error {
 }
 
 // callText describes the call in progress.
-func (w *worker) callText() string {
+func (w *worker) callText() string { return w.callSpec().String() }
+
+func (w *worker) callSpec() plan.Spec {
 	if len(w.active) > 0 {
-		return w.work.call(w.active[0].Call).Spec.String()
+		return w.work.call(w.active[0].Call).Spec
 	}
-	return w.work.Program.Plan.Spec.String()
+	return w.work.Program.Plan.Spec
 }
 
 // tooLate is the error for a context that was done before a launch began. l is

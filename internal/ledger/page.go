@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"slices"
 	"sync/atomic"
 
 	"github.com/gollective/gollective/collective/plan"
@@ -15,7 +16,7 @@ const (
 	// described is how many different calls a page can put into words.
 	described = 128
 	// listed is how many peers a waiting rank can name.
-	listed = 32
+	listed = 128
 )
 
 // page is what one rank tells the others. Only that rank writes it. It is made of
@@ -46,25 +47,45 @@ type description struct {
 // waitingWords is a Waiting in shared memory. version is odd while it is written,
 // and grows with every new one.
 type waitingWords struct {
-	version  atomic.Uint64
-	active   atomic.Uint64
-	words    [2]atomic.Uint64
-	channel  atomic.Uint64
-	from, to atomic.Uint64         // how many ranks of each kind follow
-	ranks    [listed]atomic.Uint64 // from first, then to
+	version atomic.Uint64
+	active  atomic.Uint64
+	words   [2]atomic.Uint64
+	channel atomic.Uint64
+	episode atomic.Uint64
+	counts  [4]atomic.Uint64      // how many ranks follow in each list
+	ranks   [listed]atomic.Uint64 // From, To, LaterFrom, LaterTo
 }
 
-// Waiting says for whom a rank waits in point-to-point traffic. A rank that goes
-// on waiting publishes it anew every few milliseconds, after another look at
-// everything it waits for: two new versions prove that it saw nothing of what had
-// happened before the first.
+// Waiting says for whom a rank waits. A rank that goes on waiting publishes it
+// anew every few milliseconds, after another look at everything it waits for: two
+// new versions prove that it saw nothing of what had happened before the first.
 type Waiting struct {
 	Version uint64 // set by the ledger
+	Episode uint64 // set by the ledger: grows when a wait ends
 	Call    plan.Spec
-	Channel int   // each channel waits by itself
-	From    []int // ranks whose data is awaited
-	To      []int // ranks whose credit is awaited
+	Channel int // each channel waits by itself
+
+	// From are the ranks whose data is awaited, To those whose credit is; for
+	// a collective of rings or trees, From are those that have not entered it.
+	From, To []int
+	// LaterFrom and LaterTo are the ranks with which the launch has messages
+	// left besides: on other channels, or behind this call.
+	LaterFrom, LaterTo []int
+	// Partial says that the lists were too long to be published in full.
+	Partial bool
 }
+
+// Serves reports whether the waiting rank's launch still sends to rank, or
+// receives from it.
+func (w *Waiting) Serves(rank int, send bool) bool {
+	now, later := w.From, w.LaterFrom
+	if send {
+		now, later = w.To, w.LaterTo
+	}
+	return w.Partial || slices.Contains(now, rank) && pointToPoint(w.Call.Kind) || slices.Contains(later, rank)
+}
+
+func pointToPoint(k plan.Kind) bool { return k >= plan.AlltoAll && k <= plan.Recv }
 
 // describe returns the place of the description.
 func (p *page) describe(fingerprint uint64, spec plan.Spec, next *int) int {
@@ -99,11 +120,19 @@ func (p *page) text(fingerprint uint64) string {
 	return "another call"
 }
 
+// States of waitingWords.active.
+const (
+	idle = iota
+	whole
+	partial
+)
+
 func (w *waitingWords) store(v *Waiting) {
 	version := w.version.Load()
 	w.version.Store(version + 1)
 	if v == nil {
-		w.active.Store(0)
+		w.active.Store(idle)
+		w.episode.Add(1)
 		w.version.Store(version + 2)
 		return
 	}
@@ -111,39 +140,42 @@ func (w *waitingWords) store(v *Waiting) {
 	w.words[0].Store(words[0])
 	w.words[1].Store(words[1])
 	w.channel.Store(uint64(v.Channel))
-	from := v.From[:min(len(v.From), listed)]
-	to := v.To[:min(len(v.To), listed-len(from))]
-	for i, rank := range from {
-		w.ranks[i].Store(uint64(rank))
+	state, used := uint64(whole), 0
+	for i, list := range [...][]int{v.From, v.To, v.LaterFrom, v.LaterTo} {
+		if room := listed - used; len(list) > room {
+			state, list = partial, list[:room]
+		}
+		w.counts[i].Store(uint64(len(list)))
+		for _, rank := range list {
+			w.ranks[used].Store(uint64(rank))
+			used++
+		}
 	}
-	for i, rank := range to {
-		w.ranks[len(from)+i].Store(uint64(rank))
-	}
-	w.from.Store(uint64(len(from)))
-	w.to.Store(uint64(len(to)))
-	w.active.Store(1)
+	w.active.Store(state)
 	w.version.Store(version + 2)
 }
 
 // load returns nil if nobody waits, or if the words are just being written.
 func (w *waitingWords) load() *Waiting {
-	version := w.version.Load()
-	if version%2 == 1 || w.active.Load() == 0 {
+	version, state := w.version.Load(), w.active.Load()
+	if version%2 == 1 || state == idle {
 		return nil
 	}
 	v := &Waiting{
 		Version: version,
+		Episode: w.episode.Load(),
 		Call:    plan.SpecOfWords([2]uint64{w.words[0].Load(), w.words[1].Load()}),
 		Channel: int(w.channel.Load()),
+		Partial: state == partial,
 	}
-	// Counts that another process wrote are checked before they are used.
-	from := int(min(w.from.Load(), listed))
-	to := int(min(w.to.Load(), listed-uint64(from)))
-	for i := range from {
-		v.From = append(v.From, int(w.ranks[i].Load()))
-	}
-	for i := range to {
-		v.To = append(v.To, int(w.ranks[from+i].Load()))
+	used := uint64(0)
+	for i, list := range [...]*[]int{&v.From, &v.To, &v.LaterFrom, &v.LaterTo} {
+		// Counts that another process wrote are checked before they are used.
+		count := min(w.counts[i].Load(), listed-used)
+		for range count {
+			*list = append(*list, int(w.ranks[used].Load()))
+			used++
+		}
 	}
 	if w.version.Load() != version {
 		return nil
