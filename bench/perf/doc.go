@@ -16,6 +16,10 @@
 //     buffers with bytes that are wrong everywhere, the operation runs once more,
 //     and every element is compared.
 //
+// The ranks' average, nccl-tests' default for step 4, flatters operations with a
+// root: a rank that only sends is through when its data is in the FIFOs, of which
+// several small operations fit into eight slots. -a 3 takes the last rank's time.
+//
 // algbw is the bytes that the caller asked for over the time. busbw makes
 // collectives comparable with each other and with the hardware: it multiplies
 // algbw by the share of those bytes that each rank has to send in an optimal
