@@ -73,6 +73,8 @@ func child(mode string) int {
 
 func meet(ctx context.Context, mode string, world World) ([]string, error) {
 	switch {
+	case mode == "who":
+		return nil, nil
 	case mode == "absent" && world.Rank == 1:
 		return nil, nil
 	case mode == "absent":
@@ -312,7 +314,7 @@ func TestOpenMPIJobsDifferInAddressAndKey(t *testing.T) {
 }
 
 func TestVariablesGivenToMpirunThatDisagreeAreNamed(t *testing.T) {
-	reports := launched(t, "meet", []string{"RANK=0", "WORLD_SIZE=2"}, mpirun(t, "-n", "2")...)
+	reports := launched(t, "who", []string{"RANK=0", "WORLD_SIZE=2"}, mpirun(t, "-n", "2")...)
 	require.Len(t, reports, 2)
 	var failed []string
 	for _, r := range reports {
@@ -380,4 +382,72 @@ func TestClosedDescriptorIsSaidSo(t *testing.T) {
 		assert.Contains(t, r.Failed, "PMI_FD=")
 		assert.Contains(t, r.Failed, "a program between")
 	}
+}
+
+// farShell stands in for ssh: it drops the host's name and runs the command
+// here, so that a launcher believes it has several hosts.
+func farShell(t *testing.T) string {
+	t.Helper()
+	path := t.TempDir() + "/far"
+	// Daemons of one job on one machine race for a directory in TMPDIR.
+	script := `#!/bin/sh
+while [ "${1#-}" != "$1" ]; do shift; done
+TMPDIR=$0.$1
+export TMPDIR
+mkdir -p "$TMPDIR"
+shift
+exec sh -c "$*"
+`
+	require.NoError(t, os.WriteFile(path, []byte(script), 0o755))
+	return path
+}
+
+func thisHost(t *testing.T) string {
+	t.Helper()
+	host, err := os.Hostname()
+	require.NoError(t, err)
+	return host
+}
+
+func requireOutsideAddress(t *testing.T) {
+	t.Helper()
+	all, err := net.InterfaceAddrs()
+	require.NoError(t, err)
+	for _, a := range all {
+		if ip, ok := a.(*net.IPNet); ok && ip.IP.IsGlobalUnicast() {
+			return
+		}
+	}
+	t.Skip("this machine has no address but loopback: mpirun can't offer one to other hosts")
+}
+
+func TestOpenMPIRanksOnTwoHostsMeetAtMpirun(t *testing.T) {
+	requireOutsideAddress(t)
+	reports := launched(t, "meet", nil, mpirun(t, "--mca", "plm_rsh_agent", farShell(t),
+		"--host", thisHost(t)+":2,"+testNodes+"2:1", "-n", "3")...)
+	requireWorld(t, reports, "Open MPI", 3)
+	require.Equal(t, []string{"1", "2"}, reports[0].Met)
+	require.Equal(t, KeyPrivate, reports[0].Strength)
+	require.False(t, reports[0].SameHost)
+	require.Equal(t, 1, reports[2].LocalSize)
+	for _, address := range reports[2].Addresses {
+		require.NotContains(t, address, "127.0.0.1")
+	}
+}
+
+func TestOpenMPIWithMpirunOnAnotherHostNeedsARoot(t *testing.T) {
+	command := mpirun(t, "--mca", "plm_rsh_agent", farShell(t), "--host", testNodes+"1:1,"+testNodes+"2:1",
+		"-n", "2")
+	// "who" so that rank 1 doesn't wait for rank 0 in vain.
+	reports := launched(t, "who", nil, command...)
+	require.Len(t, reports, 2)
+	require.Contains(t, reports[0].Failed, "rank 0 is not on the host of mpirun; set "+envRoot)
+}
+
+func TestHydraStoreAcrossTwoHosts(t *testing.T) {
+	reports := launched(t, "meet", nil, hydraCommand(t, "-launcher", "rsh", "-launcher-exec", farShell(t),
+		"-hosts", thisHost(t)+","+testNodes+"2", "-n", "3")...)
+	requireWorld(t, reports, "Hydra (PMI)", 3)
+	requireMetInStore(t, reports)
+	require.False(t, reports[0].SameHost)
 }
