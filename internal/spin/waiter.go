@@ -78,7 +78,7 @@ const (
 	// looks around by itself (Inspect): a peer that is in another call wakes
 	// nobody.
 	firstSleep   = 2 * time.Millisecond
-	longestSleep = 32 * time.Millisecond
+	longestSleep = 16 * time.Millisecond
 )
 
 // NewWaiter returns a Waiter for a process in which waiters goroutines may wait
@@ -147,8 +147,9 @@ func (w *Waiter) slow(c Condition) error {
 			return err
 		}
 		// The clock is read only every 64th yield and when a sleep was not
-		// ended by a bell: it costs as much as a yield.
-		look := turn%64 == 0
+		// ended by a bell: it costs as much as a yield, and nothing beside the
+		// polls of Spin.
+		look := turn%64 == 0 || w.limits.turns == spinTurns
 		if w.limits.yields >= 0 && turn > w.limits.yields {
 			switch w.park(c, sleep) {
 			case foundReady:
