@@ -1,0 +1,3 @@
+package bootstrap
+
+func runChild() bool { return false }

@@ -1,0 +1,267 @@
+package bootstrap
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+)
+
+// Which address a process is reached at. In order: the interfaces the user
+// names; the address from which the root's host is reached; any address of an
+// interface that isn't a bridge of containers or virtual machines; such a
+// bridge; and loopback only when there is nothing else, or when the whole job
+// is at loopback addresses. Link-local addresses are never taken: they mean
+// nothing without the interface of the process that dials.
+//
+// NCCL: ncclFindInterfaces (src/misc/socket.cc), which takes the first
+// interface by name instead of asking for the route.
+
+// nic is one address of one running interface.
+type nic struct {
+	name string
+	addr netip.Addr
+}
+
+// localNICs lists the addresses of the running interfaces, IPv4 first within
+// each interface.
+func localNICs() ([]nic, error) {
+	ifs, err := net.Interfaces()
+	if err != nil {
+		return nil, fmt.Errorf("bootstrap: list network interfaces: %w", err)
+	}
+	var v4, v6 []nic
+	for _, i := range ifs {
+		if i.Flags&net.FlagUp == 0 {
+			continue
+		}
+		addrs, err := i.Addrs()
+		if err != nil {
+			continue // the interface went away
+		}
+		for _, a := range addrs {
+			prefix, ok := a.(*net.IPNet)
+			if !ok {
+				continue
+			}
+			ip, ok := netip.AddrFromSlice(prefix.IP)
+			if !ok {
+				continue
+			}
+			if ip = ip.Unmap(); ip.Is4() {
+				v4 = append(v4, nic{i.Name, ip})
+			} else {
+				v6 = append(v6, nic{i.Name, ip})
+			}
+		}
+	}
+	return append(v4, v6...), nil
+}
+
+// ifFilter is the parsed form of NCCL_SOCKET_IFNAME.
+type ifFilter struct {
+	text  string
+	rules []ifRule
+}
+
+type ifRule struct {
+	name    string
+	exclude bool // '^'
+	exact   bool // '='
+}
+
+// parseInterfaces reads a comma list of interface name prefixes. '^' before one
+// excludes and '=' means the whole name; before the first they hold for the
+// whole list, as in NCCL. With only exclusions everything else is allowed.
+func parseInterfaces(text string) (ifFilter, error) {
+	f := ifFilter{text: text}
+	if text == "" {
+		return f, nil
+	}
+	var all ifRule
+	for i, item := range strings.Split(text, ",") {
+		r := all
+		r.name = strings.TrimSpace(item)
+		if rest, ok := strings.CutPrefix(r.name, "^"); ok {
+			r.name, r.exclude = rest, true
+		}
+		if rest, ok := strings.CutPrefix(r.name, "="); ok {
+			r.name, r.exact = rest, true
+		}
+		if r.name == "" || strings.ContainsAny(r.name, "^= \t") {
+			return f, fmt.Errorf("bootstrap: interfaces %q: %w: item %q; want a list as in \"eth,=ib0\" or \"^docker,lo\"", text, ErrConfig, item)
+		}
+		if i == 0 {
+			all = ifRule{exclude: r.exclude, exact: r.exact}
+		}
+		f.rules = append(f.rules, r)
+	}
+	return f, nil
+}
+
+func (f ifFilter) allows(name string) bool {
+	any, included := true, false
+	for _, r := range f.rules {
+		match := strings.HasPrefix(name, r.name)
+		if r.exact {
+			match = name == r.name
+		}
+		if r.exclude {
+			if match {
+				return false
+			}
+			continue
+		}
+		any = false
+		included = included || match
+	}
+	return any || included
+}
+
+// Address families, by NCCL's names.
+const (
+	FamilyIPv4 = "AF_INET"
+	FamilyIPv6 = "AF_INET6"
+)
+
+func checkFamily(family string) error {
+	switch family {
+	case "", FamilyIPv4, FamilyIPv6:
+		return nil
+	}
+	return fmt.Errorf("bootstrap: address family %q: %w: want %s, %s or nothing", family, ErrConfig, FamilyIPv4, FamilyIPv6)
+}
+
+// tcpNetwork is package net's name for TCP of a family.
+func tcpNetwork(family string) string {
+	switch family {
+	case FamilyIPv4:
+		return "tcp4"
+	case FamilyIPv6:
+		return "tcp6"
+	}
+	return "tcp"
+}
+
+func familyAllows(family string, ip netip.Addr) bool {
+	return family == "" || (family == FamilyIPv4) == ip.Is4()
+}
+
+// rankNIC orders interfaces as far as their names tell: 0 is best.
+func rankNIC(n nic) int {
+	switch {
+	case n.addr.IsLoopback():
+		return 3
+	case strings.HasPrefix(n.name, "virbr"):
+		return 2
+	case strings.HasPrefix(n.name, "docker"), strings.HasPrefix(n.name, "br-"), strings.HasPrefix(n.name, "veth"),
+		strings.HasPrefix(n.name, "cni"), strings.HasPrefix(n.name, "cali"):
+		return 1
+	}
+	return 0
+}
+
+// usable is the addresses that may be told to others, the best first. Loopback
+// is among them only when the user asks for its interface by name, or when it
+// is all there is.
+func usable(nics []nic, f ifFilter, family string) []nic {
+	var byRank [4][]nic
+	for _, n := range nics {
+		if !f.allows(n.name) || !familyAllows(family, n.addr) {
+			continue
+		}
+		if n.addr.IsLinkLocalUnicast() || n.addr.IsMulticast() || n.addr.IsUnspecified() {
+			continue
+		}
+		if !f.names(n.name) {
+			byRank[rankNIC(n)] = append(byRank[rankNIC(n)], n)
+		} else {
+			byRank[0] = append(byRank[0], n)
+		}
+	}
+	out := append(append(byRank[0], byRank[1]...), byRank[2]...)
+	if len(out) == 0 {
+		out = byRank[3]
+	}
+	return out
+}
+
+// names reports whether an including rule of the user's matches.
+func (f ifFilter) names(name string) bool {
+	for _, r := range f.rules {
+		if !r.exclude && (name == r.name || !r.exact && strings.HasPrefix(name, r.name)) {
+			return f.allows(name)
+		}
+	}
+	return false
+}
+
+// chooseAddr is the address to advertise. routed is the address from which this
+// host reaches the root's, if known; loopbackJob says that the root is at
+// loopback addresses only, so that all of the job is on this host.
+func chooseAddr(nics []nic, f ifFilter, family string, routed netip.Addr, loopbackJob bool) (nic, error) {
+	routed = routed.Unmap()
+	if loopbackJob && len(f.rules) == 0 {
+		if routed.IsLoopback() && familyAllows(family, routed) {
+			return nic{"loopback", routed}, nil
+		}
+		for _, n := range nics {
+			if n.addr.IsLoopback() && familyAllows(family, n.addr) {
+				return n, nil
+			}
+		}
+	}
+	candidates := usable(nics, f, family)
+	for _, n := range candidates {
+		if n.addr == routed {
+			return n, nil
+		}
+	}
+	if len(candidates) > 0 {
+		return candidates[0], nil
+	}
+	return nic{}, noInterface(nics, f, family)
+}
+
+func noInterface(nics []nic, f ifFilter, family string) error {
+	var have []string
+	for _, n := range nics {
+		have = append(have, n.name+" "+n.addr.String())
+	}
+	want := "any interface"
+	if f.text != "" {
+		want = fmt.Sprintf("interfaces %q", f.text)
+	}
+	if family != "" {
+		want += " with family " + family
+	}
+	return fmt.Errorf("bootstrap: %w: no usable address for %s; this host has %s", ErrConfig, want, strings.Join(have, ", "))
+}
+
+// routedAddr asks the kernel which local address it would reach target from. No
+// packet is sent: connecting a UDP socket only looks up the route.
+func routedAddr(target string) netip.Addr {
+	conn, err := net.Dial("udp", target)
+	if err != nil {
+		return netip.Addr{}
+	}
+	defer conn.Close()
+	return addrOf(conn.LocalAddr())
+}
+
+// addrOf is the IP address of a TCP or UDP address, or the zero Addr.
+func addrOf(a net.Addr) netip.Addr {
+	switch a := a.(type) {
+	case *net.TCPAddr:
+		return a.AddrPort().Addr().Unmap()
+	case *net.UDPAddr:
+		return a.AddrPort().Addr().Unmap()
+	}
+	return netip.Addr{}
+}
+
+func logChoice(log *slog.Logger, what string, chosen nic, f ifFilter, family string) {
+	log.Info("bootstrap: address chosen", "for", what, "interface", chosen.name, "addr", chosen.addr.String(),
+		"interfaces", f.text, "family", family)
+}

@@ -1,0 +1,108 @@
+package bootstrap
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Leaving, in the order of what happens:
+//
+//  1. the goodbye, the last entry of this process's stream, goes out;
+//  2. the process waits until it is everywhere, and with it everything that was
+//     told before; meanwhile it goes on passing things on;
+//  3. it waits until its neighbours have taken what it passed on last;
+//  4. it stops listening and closes its connections.
+
+// linger bounds the wait for processes that don't answer, stopped ones for
+// example: what they have not taken waits in their kernel or with their other
+// neighbours.
+const linger = 2 * time.Second
+
+// Close says goodbye: the others hear that this process has left, after
+// everything that it told them. It returns when every living process has heard
+// it all, or nearly: after ctx's end, or two seconds, it no longer waits for
+// processes that don't answer, and the error, if not even one neighbour has
+// confirmed, says so. The handler is not called any more when Close has
+// returned. Calling it again waits for the first call.
+func (c *Control) Close(ctx context.Context) error {
+	c.mu.Lock()
+	if c.closing {
+		c.mu.Unlock()
+		select {
+		case <-c.closed:
+			return c.closeErr
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	c.closing = true
+	if c.state[c.rank] == alive && c.size > 1 {
+		c.publish(entryLeft)
+	}
+	wait, cancel := context.WithTimeout(ctx, linger)
+	_ = c.wait(wait, func() (bool, error) { return c.settledAll(), nil })
+	cancel()
+	wait, cancel = context.WithTimeout(ctx, linger/2)
+	confirmed := c.flush(wait)
+	cancel()
+	if !confirmed {
+		c.closeErr = fmt.Errorf("bootstrap: close: %w: no neighbour has confirmed this process's last messages", ErrTimeout)
+	}
+	c.mu.Unlock()
+	c.shutDown()
+	select {
+	case <-c.ended:
+	case <-ctx.Done(): // a handler that does not return
+	}
+	close(c.closed)
+	return c.closeErr
+}
+
+// settledAll: everything of our own is everywhere.
+func (c *Control) settledAll() bool {
+	_, alone := c.successor()
+	return alone || c.journal.stable[c.rank] >= c.journal.have[c.rank] || c.state[c.rank] == isLost
+}
+
+// flush waits until every neighbour has taken everything sent so far. It reports
+// whether one has, or none is left to.
+func (c *Control) flush(ctx context.Context) bool {
+	c.flushes++
+	n := c.flushes
+	for _, l := range c.links {
+		l.send(numberFrame(frameFlush, n))
+	}
+	some := len(c.links) == 0
+	_ = c.wait(ctx, func() (bool, error) {
+		all := true
+		for _, l := range c.links {
+			if l.flushed >= n {
+				some = true
+			} else {
+				all = false
+			}
+		}
+		return all, nil
+	})
+	return some || len(c.links) == 0
+}
+
+// shutDown ends everything at once and waits for the goroutines, but for the
+// deliverer, who may be in the caller's code. It must be called without c.mu.
+func (c *Control) shutDown() {
+	c.mu.Lock()
+	c.down = true
+	g := c.gate
+	for _, l := range c.links {
+		l.close()
+	}
+	c.links = nil
+	c.mu.Unlock()
+	c.cancel()
+	c.signal()
+	if g != nil {
+		g.close()
+	}
+	c.wg.Wait()
+}

@@ -1,0 +1,286 @@
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"net/netip"
+	"time"
+)
+
+// Which links a process wants, how it gets them, and when it may call another
+// lost.
+//
+// It wants the next living rank, and one about √size further: with the two that
+// others want of it, four links. When the next rank does not answer it is dialled
+// in the background and the one after it is taken as well, and so on, so that
+// any number of deaths in a row is bridged in the time of one.
+//
+// A death is decided by what answers at the process's addresses:
+//
+//   - nobody listens, after a link to it broke: it is dead;
+//   - nobody listens, and there never was a link: dead as well, if that stays so
+//     for patience; the goodbye of a process that leaves is everywhere before it
+//     stops listening, but what is known here may be behind;
+//   - the host accepts, nobody answers: a stopped process, or a busy one. If the
+//     link to it broke because its end was closed it can't be that, and it is
+//     given silence before it counts as dead; else it is waited for, forever;
+//   - the host is silent: dead after a while.
+
+const (
+	patience    = 400 * time.Millisecond
+	resets      = 1200 * time.Millisecond // of connections accepted and closed, which an overrun process may do
+	silence     = 3 * time.Second
+	unreachable = 10 * time.Second
+	// slowAnswer is when to take another neighbour as well.
+	slowAnswer = 500 * time.Millisecond
+	redial     = 20 * time.Millisecond
+	maxRedial  = 500 * time.Millisecond
+	dialTime   = 5 * time.Second
+)
+
+// dialling is the attempt to reach one process.
+type dialling struct {
+	since time.Time
+	past  linkPast
+	cause error // why the link broke, if there was one
+	slow  bool  // no answer so far: others are to be tried as well
+}
+
+type linkPast uint8
+
+const (
+	neverLinked linkPast = iota
+	linkClosed           // its end was closed: by its process, or with it
+	linkTimedOut
+)
+
+// pastOf says what the end of a link's reader shows.
+func pastOf(err error) linkPast {
+	var timeout net.Error
+	switch {
+	case err == nil:
+		return neverLinked
+	case errors.As(err, &timeout) && timeout.Timeout(), isUnreachable(err):
+		return linkTimedOut
+	}
+	return linkClosed
+}
+
+// dead decides whether a process is lost, from its past link, the latest
+// failure to reach it and the time since the first attempt.
+func dead(past linkPast, t trouble, tried time.Duration) bool {
+	switch t {
+	case troubleRefused:
+		return past != neverLinked || tried >= patience
+	case troubleReset:
+		return tried >= resets || past != neverLinked && tried >= patience
+	case troubleUnreachable:
+		return tried >= unreachable || past != neverLinked && tried >= silence
+	}
+	return past == linkClosed && tried >= silence
+}
+
+// reach starts dialling a process, if that isn't under way; broken is the end of
+// the link to it, if there was one.
+func (c *Control) reach(peer int, broken error) {
+	if c.down {
+		return
+	}
+	if d := c.dials[peer]; d != nil {
+		if broken != nil {
+			d.past, d.cause = pastOf(broken), broken
+		}
+		return
+	}
+	d := &dialling{since: time.Now(), past: pastOf(broken), cause: broken}
+	c.dials[peer] = d
+	c.wg.Add(1)
+	go c.dialUntilDecided(peer, d)
+}
+
+// dialUntilDecided must be called without c.mu.
+func (c *Control) dialUntilDecided(peer int, d *dialling) {
+	defer c.wg.Done()
+	for pause := redial; ; pause = min(2*pause, maxRedial) {
+		conn, err := c.dialMember(peer, d)
+		c.mu.Lock()
+		decided := c.decide(peer, d, conn, err)
+		c.mu.Unlock()
+		if decided || sleep(c.ctx, pause) != nil {
+			return
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// decide takes the outcome of one attempt; true ends the attempts.
+func (c *Control) decide(peer int, d *dialling, conn net.Conn, err error) bool {
+	if conn != nil {
+		delete(c.dials, peer)
+		c.addLink(peer, newLink(peer, conn))
+		return true
+	}
+	if c.down || c.state[peer] != alive || c.linked(peer) != nil {
+		delete(c.dials, peer)
+		return true
+	}
+	if errors.Is(err, errDeclaredLost) {
+		delete(c.dials, peer)
+		c.bury(&LostError{Rank: c.rank, By: peer, Cause: fmt.Sprintf("rank %d says so", peer)})
+		c.notify()
+		return true
+	}
+	leaving := c.closing && d.past == neverLinked // it may have left before us
+	if t := classify(err); !leaving && dead(d.past, t, time.Since(d.since)) {
+		delete(c.dials, peer)
+		cause := fmt.Sprintf("%s: %v", c.peers[peer].addr(), err)
+		if d.cause != nil {
+			cause = fmt.Sprintf("its connection ended (%v), then %s", d.cause, cause)
+		}
+		c.lose(peer, cause)
+		return true
+	}
+	d.slow = true
+	c.maintain()
+	return false
+}
+
+var errDeclaredLost = errors.New("declared lost")
+
+// dialMember makes one attempt; it must be called without c.mu.
+func (c *Control) dialMember(peer int, d *dialling) (net.Conn, error) {
+	c.mu.Lock()
+	m, past := c.peers[peer], d.past
+	c.mu.Unlock()
+	addrs, err := c.reachable(peer, &m)
+	if err != nil {
+		return nil, err
+	}
+	slow := time.AfterFunc(slowAnswer, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		d.slow = true
+		c.maintain()
+	})
+	defer slow.Stop()
+	wait := time.Duration(0)
+	if past == linkClosed {
+		wait = silence
+	}
+	h := hello{role: roleLink, from: uint32(c.rank), to: uint32(peer), size: uint32(c.size)}
+	return race(c.ctx, addrs, func(ctx context.Context, addr string) (net.Conn, error) {
+		conn, v, err := connect(ctx, addr, c.cfg.Family, &c.cfg.ID, h, wait)
+		if v == declaredLost {
+			return nil, fmt.Errorf("%w: %w", errDeclaredLost, err)
+		}
+		return conn, err
+	})
+}
+
+// connect dials and greets. wait bounds the time for an answer, 0 is without
+// bound; ctx ends both.
+func connect(ctx context.Context, addr, family string, id *ID, h hello, wait time.Duration) (net.Conn, verdict, error) {
+	dialCtx, cancel := context.WithTimeout(ctx, dialTime)
+	defer cancel()
+	conn, err := dial(dialCtx, addr, family)
+	if err != nil {
+		return nil, 0, err
+	}
+	if wait > 0 {
+		conn.SetDeadline(time.Now().Add(wait))
+	}
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	v, err := greet(conn, id, h)
+	if !stop() && err == nil {
+		err = ctx.Err() // closed, or about to be
+	}
+	if err != nil {
+		conn.Close()
+		var timeout net.Error
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		} else if errors.As(err, &timeout) && timeout.Timeout() {
+			err = fmt.Errorf("%w for %v", errSilent, wait)
+		}
+		return nil, v, err
+	}
+	conn.SetDeadline(time.Time{})
+	return conn, v, nil
+}
+
+// reachable leaves out addresses that mean something else on this host.
+func (c *Control) reachable(peer int, m *member) ([]string, error) {
+	var out []string
+	for _, a := range m.addrs {
+		local := a[0] == '@'
+		if ap, err := netip.ParseAddrPort(a); err == nil && ap.Addr().IsLoopback() {
+			local = true
+		}
+		if !local || m.host == c.self.host {
+			out = append(out, a)
+		}
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("bootstrap: rank %d can be reached only on its own host, %s (%v), not from %s: its interfaces and routes offered nothing else",
+			peer, m.name, m.addrs, c.self.name)
+	}
+	return out, nil
+}
+
+// maintain starts what is needed to have the links wanted; it needs c.mu.
+func (c *Control) maintain() {
+	if !c.joined || c.down || c.state[c.rank] == isLost {
+		return
+	}
+	if c.closing && len(c.links) > 0 {
+		return // what is left to say has a way out
+	}
+	c.want(1)
+	if skip := chord(c.size); skip > 1 {
+		c.want(skip)
+	}
+}
+
+// chord is how many ranks away the far neighbour is, or 0 where there is none
+// that isn't a near one.
+func chord(size int) int {
+	if size < 4 {
+		return 0
+	}
+	return int(math.Round(math.Sqrt(float64(size))))
+}
+
+// want goes round in strides, dials the first living process that it meets, and
+// the ones after it as long as those before don't answer.
+func (c *Control) want(stride int) {
+	for i := stride; i < c.size; i += stride {
+		r := (c.rank + i) % c.size
+		if c.state[r] != alive {
+			continue
+		}
+		if c.linked(r) != nil {
+			return
+		}
+		d := c.dials[r]
+		if d == nil {
+			c.reach(r, nil)
+			return
+		}
+		if !d.slow {
+			return
+		}
+	}
+}

@@ -1,0 +1,55 @@
+//go:build unix
+
+package bootstrap
+
+import (
+	"errors"
+	"net"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+func isAddrInUse(err error) bool { return errors.Is(err, syscall.EADDRINUSE) }
+
+// isRefused: the host says that nobody listens there.
+func isRefused(err error) bool {
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT)
+}
+
+func isResetErrno(err error) bool {
+	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNABORTED)
+}
+
+func isUnreachable(err error) bool {
+	return errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTDOWN) ||
+		errors.Is(err, syscall.ETIMEDOUT)
+}
+
+// glance looks at a connection without waiting and without taking anything off:
+// is there something to read, or has the far end gone?
+func glance(conn net.Conn) (readable, gone bool) {
+	sc, ok := conn.(syscall.Conn)
+	if !ok {
+		return false, false
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return false, true
+	}
+	var b [1]byte
+	n, errno := 0, error(nil)
+	err = raw.Read(func(fd uintptr) bool {
+		n, _, errno = unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		return true
+	})
+	switch {
+	case err != nil:
+		return false, true
+	case errno == unix.EAGAIN || errno == unix.EINTR:
+		return false, false
+	case errno != nil || n == 0:
+		return false, true
+	}
+	return true, false
+}
