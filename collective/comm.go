@@ -53,12 +53,20 @@ func InitAllConfig(n int, c Config) ([]*Comm, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.Transport == "shm" {
+		return nil, &fault.Argument{Call: "InitAll", Reason: "ranks of one process are connected inproc, not by shm", Err: ErrUnsupported}
+	}
+	return initAll(n, c), nil
+}
+
+// initAll is InitAllConfig with a resolved Config.
+func initAll(n int, c Config) []*Comm {
 	w := newWorld(n, c)
 	comms := make([]*Comm, n)
 	for rank := range comms {
 		comms[rank] = w.comm(rank)
 	}
-	return comms, nil
+	return comms
 }
 
 // Run executes body as n ranks, each in a goroutine of its own, and closes the

@@ -1,6 +1,7 @@
 package collective
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gollective/gollective/collective/plan"
+	"github.com/gollective/gollective/internal/bootstrap"
 	"github.com/gollective/gollective/internal/spin"
 )
 
@@ -62,7 +64,33 @@ type Config struct {
 	// time.ParseDuration, 90s).
 	Timeout time.Duration
 
-	// Logger gets warnings. Default: slog.Default().
+	// Place is where this process stands in its job; Init only.
+	Place Place
+
+	// Transport is how ranks are connected: "auto", "inproc" (goroutines of one
+	// process) or "shm" (shared memory between processes). Default "": auto,
+	// the best that each pair of ranks can use. Variable: GOLLECTIVE_TRANSPORT.
+	Transport string
+
+	// JoinTimeout bounds each step of joining a job. Default 60 s. Variable:
+	// GOLLECTIVE_JOIN_TIMEOUT.
+	JoinTimeout time.Duration
+
+	// SocketIfname and SocketFamily say over which interfaces the processes of
+	// a job talk to each other: a list of prefixes ("eth,ib"), '^' in front
+	// excludes, '=' asks for exact names; AF_INET or AF_INET6. Default: what
+	// reaches the other side. Variables: GOLLECTIVE_SOCKET_IFNAME,
+	// GOLLECTIVE_SOCKET_FAMILY.
+	SocketIfname, SocketFamily string
+
+	// Ports is where this process may listen: "" or "0" for any free port, a
+	// number, or a range such as "5000-5010". Variable: GOLLECTIVE_PORTS.
+	Ports string
+	ports bootstrap.Ports // what Ports means
+
+	// Logger gets warnings and, at level debug, what was chosen and why.
+	// Default: slog.Default(), or what the variable GOLLECTIVE_DEBUG (WARN, INFO)
+	// says: INFO prints everything on standard error.
 	Logger *slog.Logger
 
 	// firstStep starts the FIFOs' counters elsewhere than at 0, for tests of
@@ -84,6 +112,7 @@ const (
 	defaultMaxChannels   = 2        // a double binary tree needs two
 	mostChannels         = 64       // MAXCHANNELS
 	slots                = 8        // NCCL_STEPS
+	defaultJoinTimeout   = 60 * time.Second
 )
 
 // withDefaults returns c with every default filled in, or all that is wrong with
@@ -126,6 +155,20 @@ func (c Config) withDefaults() (Config, error) {
 	if _, err := spin.ParsePolicy(c.Wait.String()); err != nil {
 		errs = append(errs, fmt.Errorf("%w: Config.Wait: %w", ErrInvalid, err))
 	}
+	switch c.Transport {
+	case "", "auto", "inproc", "shm":
+	default:
+		errs = append(errs, fmt.Errorf("%w: Config.Transport is %q, accepted are auto, inproc and shm", ErrInvalid, c.Transport))
+	}
+	if c.JoinTimeout < 0 {
+		errs = append(errs, fmt.Errorf("%w: Config.JoinTimeout is %v", ErrInvalid, c.JoinTimeout))
+	} else if c.JoinTimeout == 0 {
+		c.JoinTimeout = defaultJoinTimeout
+	}
+	var err error
+	if c.ports, err = bootstrap.ParsePorts(c.Ports); err != nil {
+		errs = append(errs, fmt.Errorf("%w: Config.Ports: %w", ErrInvalid, err))
+	}
 	c.Logger = c.logger()
 	c.cores = runtime.GOMAXPROCS(0)
 	return c, errors.Join(errs...)
@@ -155,3 +198,23 @@ func (c Config) logger() *slog.Logger {
 	}
 	return c.Logger
 }
+
+// quiet is the logger for the parts below: their choices are for those who ask
+// for debug messages, their warnings for everybody.
+func (c Config) quiet() *slog.Logger {
+	if c.Logger.Enabled(context.Background(), slog.LevelDebug) {
+		return c.Logger
+	}
+	return slog.New(warnings{c.Logger.Handler()})
+}
+
+// warnings is a handler that passes warnings and errors on.
+type warnings struct{ slog.Handler }
+
+func (w warnings) Enabled(ctx context.Context, level slog.Level) bool {
+	return level >= slog.LevelWarn && w.Handler.Enabled(ctx, level)
+}
+func (w warnings) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return warnings{w.Handler.WithAttrs(attrs)}
+}
+func (w warnings) WithGroup(name string) slog.Handler { return warnings{w.Handler.WithGroup(name)} }

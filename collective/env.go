@@ -3,12 +3,15 @@ package collective
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/gollective/gollective/collective/plan"
+	"github.com/gollective/gollective/internal/launch"
 	"github.com/gollective/gollective/internal/spin"
 )
 
@@ -29,14 +32,38 @@ var variables = map[string]func(*Config, string) error{
 	"LL128_BUFFSIZE": parsed(integer, func(c *Config) *int { return &c.LL128BuffSize }),
 	"P2P_CHUNKSIZE":  parsed(integer, func(c *Config) *int { return &c.P2PChunkSize }),
 	"RANKS_PER_NODE": parsed(integer, func(c *Config) *int { return &c.RanksPerNode }),
+	"TRANSPORT":      parsed(text, func(c *Config) *string { return &c.Transport }),
+	"JOIN_TIMEOUT":   parsed(time.ParseDuration, func(c *Config) *time.Duration { return &c.JoinTimeout }),
+	"SOCKET_IFNAME":  parsed(text, func(c *Config) *string { return &c.SocketIfname }),
+	"SOCKET_FAMILY":  parsed(text, func(c *Config) *string { return &c.SocketFamily }),
+	"PORTS":          parsed(text, func(c *Config) *string { return &c.Ports }),
+	"DEBUG":          debug,
 }
 
-// elsewhere lists the variables that other parts of the project read, or that
-// belong to tools.
-var elsewhere = map[string]bool{"TESTS_MIN_BW": true}
+// elsewhere are the names that other parts of the project read: launch, the perf
+// tool (TESTS_) and the project's own tests (TEST_).
+func elsewhere(name string) bool {
+	return slices.Contains(launch.Variables(), name) ||
+		strings.HasPrefix(name, envPrefix+"TESTS_") || strings.HasPrefix(name, envPrefix+"TEST_")
+}
 
-// testPrefix begins the names that the project's own tests read.
-const testPrefix = "TEST_"
+// text is the parser of what is taken as it is.
+func text(s string) (string, error) { return s, nil }
+
+// debug sets the logger, unless the program has one: as NCCL_DEBUG, without its
+// TRACE.
+func debug(c *Config, level string) error {
+	switch strings.ToUpper(level) {
+	case "NONE", "VERSION", "WARN":
+	case "INFO":
+		if c.Logger == nil {
+			c.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		}
+	default:
+		return errors.New("accepted are NONE, VERSION, WARN and INFO")
+	}
+	return nil
+}
 
 func parsed[V any](parse func(string) (V, error), field func(*Config) *V) func(*Config, string) error {
 	return func(c *Config, text string) error {
@@ -71,7 +98,7 @@ func (c Config) applyEnviron(environ []string) (Config, error) {
 			if err := set(&c, value); err != nil {
 				errs = append(errs, fmt.Errorf("%w: %s=%s: %w", ErrInvalid, name, value, err))
 			}
-		case !elsewhere[tail] && !strings.HasPrefix(tail, testPrefix):
+		case !elsewhere(name):
 			c.logger().Warn("unknown environment variable", "name", name)
 		}
 	}

@@ -46,9 +46,10 @@ type description struct {
 	Version int
 	Ranks   int    // that live in the process
 	Depot   string // address
-	Mark    []byte // random: what its homes begin with
+	Mark    []byte // random: the secret of its depot; its homes begin with a hash of it
 	Host    string
 	PID     int
+	Cores   int
 	Config  agreement
 }
 
@@ -160,9 +161,13 @@ func (j *job) release() {
 	last := len(j.fifos) == 0 && !j.closed
 	j.closed = j.closed || last
 	j.mu.Unlock()
-	if !last {
-		return
+	if last {
+		j.end()
 	}
+}
+
+// end leaves the job.
+func (j *job) end() {
 	ctx, cancel := context.WithTimeout(context.Background(), j.timeout)
 	defer cancel()
 	_ = j.control.Close(ctx) // a goodbye that nobody hears changes nothing
@@ -234,6 +239,10 @@ func (j *job) root(ctx context.Context, c Config) ([]*Comm, error) {
 		for range d.Ranks {
 			ranks = append(ranks, number)
 		}
+	}
+	// Plans depend on the number of cores, and must be the same everywhere.
+	for _, d := range j.processes {
+		c.cores = min(c.cores, max(d.Cores, 1))
 	}
 	w, err := newProcessWorld(ctx, j, "all", ranks, c)
 	if err != nil {

@@ -38,9 +38,8 @@ type process struct {
 //	beds                where its goroutines sleep
 //	pages               of the ledger, one per rank that lives there
 type home struct {
-	address string // of the depot that keeps it
-	beds    []spin.Bed
-	pages   [][]byte
+	beds  []spin.Bed
+	pages [][]byte
 }
 
 const homeMarkBytes = 128
@@ -59,7 +58,8 @@ func newProcessWorld(ctx context.Context, j *job, name string, ranks []int, c Co
 	p := &process{job: j, name: name, ranks: ranks, homes: make(map[int]*home), hub: inproc.NewHub()}
 	p.fifos = shm.NewTransport(j.depot, name, j.self, p.processOf, func(number int) shm.Neighbour {
 		h := p.homes[number]
-		return shm.Neighbour{Address: h.address, Beds: h.beds}
+		d := &j.processes[number]
+		return shm.Neighbour{Address: d.Depot, Secret: d.Mark, Beds: h.beds}
 	})
 	w := &world{
 		config: c, size: len(ranks), open: len(p.ranksIn(j.self)),
@@ -99,7 +99,7 @@ func (p *process) moveIn(ctx context.Context, c Config) ([][]byte, error) {
 		if err != nil {
 			return nil, fmt.Errorf("communicator %s: process %d (rank %d): %w", p.name, number, p.ranksIn(number)[0], err)
 		}
-		h := &home{address: p.job.processes[number].Depot}
+		h := new(home)
 		memory = memory[homeMarkBytes:]
 		if h.beds, err = spin.BedsIn(memory[:beds*spin.BedBytes]); err != nil {
 			return nil, err
@@ -132,7 +132,7 @@ func (p *process) homeOf(ctx context.Context, number, size int) ([]byte, error) 
 		if err := p.job.lostProcess(number); err != nil {
 			return nil, err
 		}
-		memory, err := p.job.depot.Fetch(ctx, p.job.processes[number].Depot, name)
+		memory, err := p.job.depot.Fetch(ctx, p.job.processes[number].Depot, p.job.processes[number].Mark, name)
 		switch {
 		case err == nil && len(memory) != size:
 			return nil, fmt.Errorf("its home has %d bytes, expected %d", len(memory), size)

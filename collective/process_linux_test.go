@@ -2,7 +2,6 @@ package collective
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"sync"
@@ -12,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gollective/gollective/internal/fault"
-	"github.com/gollective/gollective/transport/shm"
 )
 
 // wired is a control plane between jobs of one test: messages are handed over by
@@ -46,7 +44,7 @@ func sharedMemoryJobs(t *testing.T, c Config, ranks ...int) [][]*Comm {
 	var running sync.WaitGroup
 	var all []description
 	for number := range jobs {
-		depot, err := shm.Open([]byte("secret"))
+		depot, mark, err := openDepot()
 		require.NoError(t, err)
 		inbox[number] = make(chan func(), 1000)
 		running.Go(func() {
@@ -54,9 +52,7 @@ func sharedMemoryJobs(t *testing.T, c Config, ranks ...int) [][]*Comm {
 				f()
 			}
 		})
-		mark := make([]byte, 16)
-		_, _ = rand.Read(mark)
-		all = append(all, description{Version: descriptionVersion, Ranks: ranks[number], Depot: depot.Address(), Mark: mark})
+		all = append(all, description{Version: descriptionVersion, Ranks: ranks[number], Depot: depot.Address(), Mark: mark, Cores: c.cores})
 		jobs[number] = newJob(number, &wired{from: number, inbox: inbox, jobs: jobs}, depot, 10*time.Second)
 	}
 	comms := make([][]*Comm, n)

@@ -50,7 +50,7 @@ type Depot struct {
 	closed   bool
 }
 
-// Open starts a Depot whose peers know secret.
+// Open starts a Depot, which serves those who know secret.
 func Open(secret []byte) (*Depot, error) {
 	var tail [12]byte
 	if _, err := rand.Read(tail[:]); err != nil {
@@ -118,9 +118,9 @@ func (d *Depot) create(name string, size int, prepare func([]byte)) (*segment, e
 	return s, nil
 }
 
-// Fetch returns the memory of a peer's segment. It fails with ErrUnknown if the
-// peer has none of that name.
-func (d *Depot) Fetch(ctx context.Context, address, name string) ([]byte, error) {
+// Fetch returns the memory of a segment of the Depot at address, which was opened
+// with secret. It fails with ErrUnknown if that has none of the name.
+func (d *Depot) Fetch(ctx context.Context, address string, secret []byte, name string) ([]byte, error) {
 	key := address + " " + name
 	d.mu.Lock()
 	s, ok := d.fetched[key]
@@ -132,7 +132,7 @@ func (d *Depot) Fetch(ctx context.Context, address, name string) ([]byte, error)
 	if closed {
 		return nil, net.ErrClosed
 	}
-	s, err := d.fetch(ctx, address, name)
+	s, err := fetch(ctx, address, secret, name)
 	if err != nil {
 		return nil, fmt.Errorf("shm: segment %s of %s: %w", name, address, err)
 	}
@@ -292,7 +292,7 @@ func (d *Depot) lookUp(name string) (*segment, error) {
 }
 
 // fetch asks the depot at address for a segment and maps it.
-func (d *Depot) fetch(ctx context.Context, address, name string) (*segment, error) {
+func fetch(ctx context.Context, address string, secret []byte, name string) (*segment, error) {
 	if len(name) > mostName {
 		return nil, fmt.Errorf("a name of %d bytes", len(name))
 	}
@@ -313,7 +313,7 @@ func (d *Depot) fetch(ctx context.Context, address, name string) (*segment, erro
 	}
 	request := binary.LittleEndian.AppendUint16(nil, uint16(len(name)))
 	request = append(request, name...)
-	request = append(request, proof(d.secret, nonce[:], []byte(name))...)
+	request = append(request, proof(secret, nonce[:], []byte(name))...)
 	if _, err := conn.Write(request); err != nil {
 		return nil, err
 	}

@@ -42,5 +42,6 @@ type Provider func(name string) (size int, prepare func([]byte), err error)
 // Neighbour is a process of the communicator on this host.
 type Neighbour struct {
 	Address string     // of its Depot
+	Secret  []byte     // of its Depot
 	Beds    []spin.Bed // in which its goroutines sleep
 }

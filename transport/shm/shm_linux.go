@@ -49,7 +49,8 @@ func (t *Transport) Connect(l transport.Link) (*transport.Conn, error) {
 	if to == t.self {
 		memory, err = t.depot.Create(name, size, func(m []byte) { transport.MarkShared(m, l.Slot) })
 	} else {
-		memory, err = t.depot.Fetch(context.Background(), t.process(to).Address, name)
+		owner := t.process(to)
+		memory, err = t.depot.Fetch(context.Background(), owner.Address, owner.Secret, name)
 	}
 	if err == nil {
 		err = transport.CheckShared(memory, l.Slot)

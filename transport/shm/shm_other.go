@@ -22,12 +22,12 @@ type Depot struct{}
 // Open returns an error that wraps ErrUnsupported.
 func Open([]byte) (*Depot, error) { return nil, errNotLinux }
 
-func (*Depot) Address() string                                       { return "" }
-func (*Depot) Provide(Provider)                                      {}
-func (*Depot) Create(string, int, func([]byte)) ([]byte, error)      { return nil, errNotLinux }
-func (*Depot) Fetch(context.Context, string, string) ([]byte, error) { return nil, errNotLinux }
-func (*Depot) Drop(func(string) bool)                                {}
-func (*Depot) Close() error                                          { return nil }
+func (*Depot) Address() string                                               { return "" }
+func (*Depot) Provide(Provider)                                              {}
+func (*Depot) Create(string, int, func([]byte)) ([]byte, error)              { return nil, errNotLinux }
+func (*Depot) Fetch(context.Context, string, []byte, string) ([]byte, error) { return nil, errNotLinux }
+func (*Depot) Drop(func(string) bool)                                        {}
+func (*Depot) Close() error                                                  { return nil }
 
 // Transport makes the FIFOs of one communicator between processes.
 type Transport struct{}

@@ -1,0 +1,245 @@
+package collective
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/gollective/gollective/internal/bootstrap"
+	"github.com/gollective/gollective/internal/fault"
+	"github.com/gollective/gollective/internal/launch"
+	"github.com/gollective/gollective/transport/shm"
+)
+
+// Place says where a process stands among the processes of its job. The zero
+// value leaves that to the environment: GOLLECTIVE_*, torchrun, Open MPI, MPICH
+// or Intel MPI (Hydra), Slurm, Kubernetes' Indexed Job, in this order; nothing set
+// is a world of one.
+type Place struct {
+	// Rank and Size number the processes; they count when Size > 0. Variables:
+	// GOLLECTIVE_RANK, GOLLECTIVE_SIZE.
+	Rank, Size int
+	// LocalRank and LocalSize are the same for the processes of this host; they
+	// count when LocalSize > 0. Variables: GOLLECTIVE_LOCAL_RANK, _LOCAL_SIZE.
+	LocalRank, LocalSize int
+	// ID is the text of a UniqueID, made by one process and given to all.
+	// Variable: GOLLECTIVE_COMM_ID.
+	ID string
+	// Root is, instead of ID, the host:port on which rank 0 is to listen.
+	// Variable: GOLLECTIVE_ROOT.
+	Root string
+}
+
+// UniqueID is where the processes of one job meet. It serves, in the process that
+// made it, until all have joined.
+//
+// NCCL: ncclGetUniqueId.
+type UniqueID struct{ root *bootstrap.Root }
+
+// NewUniqueID makes an id and serves it until Close. Of c it uses SocketIfname,
+// SocketFamily, Ports, JoinTimeout and Logger, with their variables.
+func NewUniqueID(c Config) (*UniqueID, error) {
+	c, err := c.resolve()
+	if err != nil {
+		return nil, err
+	}
+	root, err := c.listen(bootstrap.ID{}, -1, bootstrap.NetworkAll)
+	if err != nil {
+		return nil, err
+	}
+	return &UniqueID{root}, nil
+}
+
+// String is the text for Place.ID or GOLLECTIVE_COMM_ID. Whoever has it can join:
+// it holds the job's secret.
+func (u *UniqueID) String() string { return u.root.ID().String() }
+
+// Close ends the service. Those who have joined don't need it any more.
+func (u *UniqueID) Close() error { return u.root.Close() }
+
+// Init joins this process, with one rank, to the communicator of its job, and
+// returns when all processes have joined. Alone, it returns a communicator of
+// one rank.
+//
+// Every step ends: by c.JoinTimeout at the latest, with an error that names the
+// step and the processes waited for. All processes must have set alike what plans
+// depend on; if not, the error shows both.
+//
+// NCCL: ncclCommInitRankConfig.
+func Init(ctx context.Context, c Config) (*Comm, error) {
+	comms, err := InitLocal(ctx, 1, c)
+	if err != nil {
+		return nil, err
+	}
+	return comms[0], nil
+}
+
+// InitLocal is Init for a process that brings several ranks, each meant for a
+// goroutine of its own. Processes may bring different numbers; ranks are numbered
+// through the processes in order.
+func InitLocal(ctx context.Context, ranks int, c Config) ([]*Comm, error) {
+	if ctx == nil {
+		return nil, &fault.Argument{Call: "Init", Reason: "the context is nil", Err: ErrInvalid}
+	}
+	if ranks < 1 {
+		return nil, &fault.Argument{Call: "Init", Reason: fmt.Sprintf("%d ranks", ranks), Err: ErrInvalid}
+	}
+	c, err := c.resolve()
+	if err != nil {
+		return nil, err
+	}
+	world, err := launch.Find(ctx, launch.Explicit(c.Place), os.LookupEnv)
+	if err != nil {
+		return nil, err
+	}
+	c.Logger.Debug("collective: place found", "world", world.String(), "notes", world.Notes)
+	if world.Size == 1 {
+		world.Rendezvous.Release()
+		return initAll(ranks, c), nil
+	}
+	if c.Transport == "inproc" {
+		world.Rendezvous.Release()
+		return nil, &fault.Argument{Call: "Init", Reason: fmt.Sprintf("%d processes can't be connected inproc", world.Size), Err: ErrUnsupported}
+	}
+	j, err := join(ctx, world, ranks, c)
+	if err != nil {
+		return nil, err
+	}
+	return j.root(ctx, c)
+}
+
+// join makes this process a member of its job.
+func join(ctx context.Context, world launch.World, ranks int, c Config) (*job, error) {
+	depot, mark, err := openDepot()
+	if err != nil {
+		world.Rendezvous.Release()
+		return nil, err
+	}
+	host, _ := os.Hostname() // for messages
+	text, err := json.Marshal(description{
+		Version: descriptionVersion, Ranks: ranks, Depot: depot.Address(), Mark: mark,
+		Host: host, PID: os.Getpid(), Cores: c.cores, Config: c.agreement(),
+	})
+	if err != nil {
+		return nil, errors.Join(err, depot.Close())
+	}
+	id, root, err := meet(ctx, world, c)
+	if err != nil {
+		return nil, errors.Join(err, depot.Close())
+	}
+	control, err := bootstrap.Join(ctx, bootstrap.Config{
+		ID: id, Rank: world.Rank, Size: world.Size, Description: text,
+		Timeout:    c.JoinTimeout,
+		Interfaces: c.SocketIfname, Family: c.SocketFamily, Ports: c.ports,
+		Logger: c.quiet(),
+	})
+	if root != nil {
+		_ = root.Close() // all have joined, or the job has failed
+	}
+	if err != nil {
+		return nil, errors.Join(err, depot.Close())
+	}
+	j := newJob(world.Rank, control, depot, c.JoinTimeout)
+	if j.processes, err = decodeDescriptions(control.Descriptions(), j.self); err != nil {
+		j.end()
+		return nil, err
+	}
+	control.Handle(bootstrap.Handler{Message: j.handle, Lost: j.lose})
+	return j, nil
+}
+
+// openDepot starts this process's depot. Its secret comes with the mark, to those
+// who have joined.
+func openDepot() (*shm.Depot, []byte, error) {
+	mark := make([]byte, 32)
+	if _, err := rand.Read(mark); err != nil {
+		return nil, nil, err
+	}
+	depot, err := shm.Open(mark)
+	return depot, mark, err
+}
+
+// meet turns a rendezvous into an id, which rank 0 serves until root is closed.
+func meet(ctx context.Context, world launch.World, c Config) (bootstrap.ID, *bootstrap.Root, error) {
+	r := world.Rendezvous
+	first := world.Rank == 0
+	network := bootstrap.NetworkAll
+	if world.LocalSize == world.Size {
+		network = bootstrap.NetworkLocal
+	}
+	var id bootstrap.ID
+	var root *bootstrap.Root
+	var err error
+	switch r.Kind {
+	case launch.ID:
+		// Whoever made it serves it.
+		id, err = bootstrap.ParseID(r.ID)
+	case launch.Address:
+		addresses := r.Addresses
+		if r.SameHost && r.Key.Strength > launch.KeyNone {
+			addresses = []string{"unix"}
+		}
+		seed := append([]byte(fmt.Sprint(addresses)), r.Key.Secret[:]...)
+		if id, err = bootstrap.MakeID(seed, addresses...); err == nil && first {
+			root, err = c.listen(id, 0, network)
+		}
+	case launch.Store:
+		if first {
+			if root, err = c.listen(bootstrap.ID{}, 0, network); err == nil {
+				id = root.ID()
+			}
+		}
+		if err == nil {
+			id, err = exchange(ctx, r, id, c.JoinTimeout)
+		}
+	default:
+		err = fmt.Errorf("%w: %d processes and no meeting place", ErrInvalid, world.Size)
+	}
+	if err != nil && root != nil {
+		err = errors.Join(err, root.Close())
+		root = nil
+	}
+	return id, root, err
+}
+
+// exchange publishes rank 0's id in the launcher's store; the others, whose id is
+// zero, read it there.
+func exchange(ctx context.Context, r launch.Rendezvous, id bootstrap.ID, timeout time.Duration) (bootstrap.ID, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	store, err := r.Open(ctx)
+	if err != nil {
+		return id, err
+	}
+	defer store.Close()
+	const key = "gollective-id"
+	if !id.IsZero() {
+		if err := store.Put(ctx, key, id.String()); err != nil {
+			return id, err
+		}
+	}
+	if err := store.Barrier(ctx); err != nil {
+		return id, err
+	}
+	if !id.IsZero() {
+		return id, nil
+	}
+	text, err := store.Get(ctx, key)
+	if err != nil {
+		return id, err
+	}
+	return bootstrap.ParseID(text)
+}
+
+// listen starts a root.
+func (c Config) listen(id bootstrap.ID, owner int, network string) (*bootstrap.Root, error) {
+	return bootstrap.Listen(bootstrap.ListenConfig{
+		ID: id, Network: network, Owner: owner,
+		Interfaces: c.SocketIfname, Family: c.SocketFamily, Ports: c.ports,
+		Timeout: c.JoinTimeout, Logger: c.quiet(),
+	})
+}
