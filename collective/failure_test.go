@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -397,5 +399,470 @@ func TestACircleOfWaitingRanksIsAMismatch(t *testing.T) {
 			}
 			t.Logf("slowest: %v", slowest)
 		})
+	}
+}
+
+// ending is a way in which a context or a communicator comes to its end.
+var endings = []struct {
+	name string
+	// do ends ctx or the communicator of c; it may wait for something first.
+	do    func(cancel context.CancelFunc, c *collective.Comm)
+	cause []error
+}{
+	{"cancelled", func(cancel context.CancelFunc, _ *collective.Comm) { cancel() }, []error{collective.ErrAborted, context.Canceled}},
+	{"aborted", func(_ context.CancelFunc, c *collective.Comm) { c.Abort() }, []error{collective.ErrAborted}},
+}
+
+// TestAnEndOnOneRankEndsTheCallsOfAll cancels or aborts on one rank before the
+// others call, while they wait, and while data moves.
+func TestAnEndOnOneRankEndsTheCallsOfAll(t *testing.T) {
+	waits := []spin.Policy{spin.Adaptive, spin.Spin, spin.Yield, spin.Block}
+	for _, e := range endings {
+		for _, when := range []string{"before", "while the others wait", "while data moves"} {
+			t.Run(e.name+" "+when, func(t *testing.T) {
+				for n := 1; n <= 5; n++ {
+					for _, wait := range waits {
+						where := fmt.Sprintf("%d ranks, %v", n, wait)
+						comms := ranksOf(t, n, collective.Config{Wait: wait})
+						errs := onRanks(t, comms, func(c *collective.Comm) error {
+							ctx := context.Background()
+							if c.Rank() == n-1 {
+								var cancel context.CancelFunc
+								ctx, cancel = context.WithCancel(ctx)
+								defer cancel()
+								switch when {
+								case "before":
+									e.do(cancel, c)
+								case "while the others wait":
+									time.Sleep(5 * time.Millisecond)
+									e.do(cancel, c)
+								default:
+									defer time.AfterFunc(5*time.Millisecond, func() { e.do(cancel, c) }).Stop()
+								}
+							}
+							for {
+								buffer := floats(30_000)
+								if err := collective.AllReduce(ctx, c, buffer, buffer, collective.Sum); err != nil {
+									return err
+								}
+							}
+						})
+						for rank, err := range errs {
+							require.Equal(t, errs[0], err, "%s: rank %d", where, rank)
+						}
+						for _, cause := range e.cause {
+							require.ErrorIs(t, errs[0], cause, where)
+						}
+						var abort *collective.AbortError
+						require.ErrorAs(t, errs[0], &abort, where)
+						require.Equal(t, n-1, abort.Rank, where)
+						if n == 3 && wait == spin.Adaptive {
+							t.Log(errs[0])
+						}
+						remains(t, comms, errs[0])
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestARankThatNeverComesIsNamed leaves one rank, or two, out of every kind of
+// call.
+func TestARankThatNeverComesIsNamed(t *testing.T) {
+	for _, how := range []string{"deadline of all", "deadline of one", "Config.Timeout"} {
+		t.Run(how, func(t *testing.T) {
+			for i, what := range []collective.Call{
+				allReduce(100, dtype.Float32, collective.Sum),
+				allReduce(300_000, dtype.Float32, collective.Sum),
+				of(plan.AllGather, 100, 0), of(plan.ReduceScatter, 100, 0), of(plan.AlltoAll, 100, 0),
+				of(plan.Gather, 100, 0), of(plan.Reduce, 100, 0), {Kind: plan.Barrier},
+			} {
+				const n = 4
+				config := configs()[i*5]
+				if how == "Config.Timeout" {
+					config.Timeout = 30 * time.Millisecond
+				}
+				where := fmt.Sprintf("%v, %s", spec(what), configName(config))
+				comms := ranksOf(t, n, config)
+				errs := onRanks(t, comms[:3], func(c *collective.Comm) error {
+					ctx := context.Background()
+					if how == "deadline of all" || how == "deadline of one" && c.Rank() == 0 {
+						var cancel context.CancelFunc
+						ctx, cancel = context.WithTimeout(ctx, 30*time.Millisecond)
+						defer cancel()
+					}
+					return c.Do(ctx, call(c, what))
+				})
+				for rank, err := range errs {
+					if err == nil && rank > 0 && (what.Kind == plan.Gather || what.Kind == plan.Reduce) {
+						continue // it only had to send
+					}
+					require.Equal(t, errs[0], err, "%s: rank %d", where, rank)
+				}
+				require.ErrorIs(t, errs[0], collective.ErrTimeout, where)
+				require.ErrorIs(t, errs[0], context.DeadlineExceeded, where)
+				var timeout *collective.TimeoutError
+				require.ErrorAs(t, errs[0], &timeout, where)
+				require.Equal(t, []int{3}, timeout.Missing, "%s: %v", where, timeout)
+				require.Equal(t, -1, timeout.Waiting, where)
+				require.Contains(t, timeout.Error(), "rank 3 has not entered it", where)
+				if i == 0 {
+					t.Log(errs[0])
+				}
+				remains(t, comms, errs[0])
+			}
+		})
+	}
+	t.Run("two ranks", func(t *testing.T) {
+		comms := ranksOf(t, 5, collective.Config{Timeout: 30 * time.Millisecond})
+		errs := onRanks(t, []*collective.Comm{comms[0], comms[2], comms[4]}, func(c *collective.Comm) error {
+			return barrier(context.Background(), c)
+		})
+		var timeout *collective.TimeoutError
+		require.ErrorAs(t, errs[0], &timeout)
+		require.Equal(t, []int{1, 3}, timeout.Missing)
+		t.Log(errs[0])
+	})
+	t.Run("of a message", func(t *testing.T) {
+		comms := ranksOf(t, 3, collective.Config{})
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
+		defer cancel()
+		err := collective.Recv(ctx, comms[1], floats(3), 2)
+		var timeout *collective.TimeoutError
+		require.ErrorAs(t, err, &timeout)
+		require.Equal(t, 2, timeout.Waiting)
+		require.Equal(t, 1, timeout.Rank)
+		t.Log(err)
+		remains(t, comms, err)
+	})
+	t.Run("when it came in the end", func(t *testing.T) {
+		comms := ranksOf(t, 2, collective.Config{Timeout: 20 * time.Millisecond})
+		cause := barrier(context.Background(), comms[0])
+		require.ErrorIs(t, cause, collective.ErrTimeout)
+		require.Equal(t, cause, barrier(context.Background(), comms[1]))
+	})
+}
+
+// TestADeadlineThatHasPassedEndsTheCallsOfAll has one rank come too late.
+func TestADeadlineThatHasPassedEndsTheCallsOfAll(t *testing.T) {
+	comms := ranksOf(t, 3, collective.Config{})
+	errs := onRanks(t, comms, func(c *collective.Comm) error {
+		ctx := context.Background()
+		if c.Rank() == 1 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithDeadline(ctx, time.Now().Add(-time.Second))
+			defer cancel()
+		}
+		return sum(ctx, c)
+	})
+	for _, err := range errs {
+		require.Equal(t, errs[0], err)
+		require.ErrorIs(t, err, collective.ErrTimeout)
+	}
+	var timeout *collective.TimeoutError
+	require.ErrorAs(t, errs[0], &timeout)
+	require.Equal(t, 1, timeout.Rank)
+	require.Contains(t, timeout.Call, "AllReduce(count 100")
+	t.Log(errs[0])
+	remains(t, comms, errs[0])
+}
+
+// TestACallBehindOneThatHangsKeepsItsDeadline issues a call that nobody answers
+// and then one with a deadline.
+func TestACallBehindOneThatHangsKeepsItsDeadline(t *testing.T) {
+	for _, form := range []string{"blocking", "asynchronous", "cancelled"} {
+		t.Run(form, func(t *testing.T) {
+			comms := ranksOf(t, 2, collective.Config{})
+			first, err := collective.BarrierAsync(context.Background(), comms[0])
+			require.NoError(t, err)
+			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+			defer cancel()
+			want := collective.ErrTimeout
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				switch form {
+				case "blocking":
+					err = sum(ctx, comms[0])
+				case "cancelled":
+					time.AfterFunc(5*time.Millisecond, cancel)
+					want = collective.ErrAborted
+					err = sum(ctx, comms[0])
+				default:
+					var h *collective.Handle
+					if h, err = collective.AllReduceAsync(ctx, comms[0], floats(3), floats(3), collective.Sum); err == nil {
+						err = h.Wait(context.Background())
+					}
+				}
+			}()
+			comesBack(t, done, comms[0].Abort)
+			require.ErrorIs(t, err, want)
+			t.Log(err)
+			require.Equal(t, err, first.Wait(context.Background()))
+			remains(t, comms, err)
+		})
+	}
+}
+
+// TestAbortEndsTheCommunicatorsOfSplitsToo aborts the parent while its ranks wait
+// in children and grandchildren.
+func TestAbortEndsTheCommunicatorsOfSplitsToo(t *testing.T) {
+	for _, when := range []string{"before", "while they wait"} {
+		t.Run(when, func(t *testing.T) {
+			comms := ranksOf(t, 4, collective.Config{})
+			cause := make(chan struct{})
+			if when != "before" {
+				time.AfterFunc(10*time.Millisecond, func() { comms[2].Abort(); close(cause) })
+			}
+			errs := onRanks(t, comms, func(c *collective.Comm) error {
+				child, err := c.Split(context.Background(), c.Rank()%2, 0)
+				if err != nil {
+					return err
+				}
+				defer child.Close()
+				grandchild, err := child.Split(context.Background(), 0, -c.Rank())
+				if err != nil {
+					return err
+				}
+				defer grandchild.Close()
+				if err := barrier(context.Background(), c); err != nil {
+					return err
+				}
+				if when == "before" {
+					c.Abort()
+				}
+				if c.Rank() == 0 {
+					return barrier(context.Background(), grandchild)
+				}
+				if c.Rank() == 1 {
+					return receives(1, 5)(context.Background(), child)
+				}
+				<-grandchildEnds(grandchild)
+				return grandchild.Err()
+			})
+			for rank, err := range errs {
+				var abort *collective.AbortError
+				require.ErrorAs(t, err, &abort, "rank %d", rank)
+				if when != "before" {
+					require.Equal(t, 2, abort.Rank)
+				}
+			}
+			if when != "before" {
+				<-cause
+			}
+		})
+	}
+}
+
+// grandchildEnds is closed when c has failed.
+func grandchildEnds(c *collective.Comm) <-chan struct{} {
+	ends := make(chan struct{})
+	go func() {
+		defer close(ends)
+		for c.Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	return ends
+}
+
+// TestAChildThatFailsLeavesItsParentUsable splits, makes a mistake in the child,
+// and goes on in the parent.
+func TestAChildThatFailsLeavesItsParentUsable(t *testing.T) {
+	comms := ranksOf(t, 4, collective.Config{})
+	errs := onRanks(t, comms, func(c *collective.Comm) error {
+		child, err := c.Split(context.Background(), c.Rank()/2, 0)
+		if err != nil {
+			return err
+		}
+		defer child.Close()
+		mistake := sum
+		if child.Rank() == 0 {
+			mistake = barrier
+		}
+		if err := mistake(context.Background(), child); !errors.Is(err, collective.ErrMismatch) {
+			return fmt.Errorf("child: %w", err)
+		}
+		return c.Err()
+	})
+	require.NoError(t, errors.Join(errs...))
+	works(t, comms)
+}
+
+// TestARankThatHasClosedIsNamed closes one rank while the others call.
+func TestARankThatHasClosedIsNamed(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		call deed
+	}{
+		{"allreduce", sum},
+		{"large allreduce", does(allReduce(300_000, dtype.Float32, collective.Sum))},
+		{"barrier", barrier},
+		{"broadcast", does(of(plan.Broadcast, 10, 0))},
+		{"reduce", does(of(plan.Reduce, 10, 0))},
+		{"gather", does(of(plan.Gather, 10, 0))},
+		{"scatter", does(of(plan.Scatter, 10, 0))},
+		{"alltoall", does(of(plan.AlltoAll, 10, 0))},
+		{"receive", receives(3, 10)},
+		{"large send", sends(3, large)},
+		{"large send in a group", together(sends(3, large), receives(3, large))},
+		{"split", func(ctx context.Context, c *collective.Comm) error { _, err := c.Split(ctx, 0, 0); return err }},
+	} {
+		for _, when := range []string{"before", "meanwhile"} {
+			t.Run(tc.name+" "+when, func(t *testing.T) {
+				for i, wait := range []spin.Policy{spin.Adaptive, spin.Spin, spin.Yield, spin.Block} {
+					comms := ranksOf(t, 4, collective.Config{Wait: wait, Channels: i})
+					errs := onRanks(t, comms, func(c *collective.Comm) error {
+						if c.Rank() == 3 {
+							if when == "meanwhile" {
+								time.Sleep(3 * time.Millisecond)
+							}
+							return c.Close()
+						}
+						if when == "before" {
+							time.Sleep(3 * time.Millisecond)
+						}
+						return inTurn(tc.call, barrier)(context.Background(), c) // what needs nobody may succeed
+					})
+					require.NoError(t, errs[3])
+					for rank, err := range errs[:3] {
+						require.Equal(t, errs[0], err, "rank %d", rank)
+					}
+					var closed *collective.PeerClosedError
+					require.ErrorAs(t, errs[0], &closed)
+					require.ErrorIs(t, errs[0], collective.ErrPeerClosed)
+					require.Equal(t, 3, closed.PeerRank)
+					if i == 0 {
+						t.Log(errs[0])
+					}
+					require.ErrorIs(t, barrier(context.Background(), comms[3]), collective.ErrClosed)
+				}
+			})
+		}
+	}
+}
+
+// TestWhatWasSentBeforeCloseArrives closes the sender before the receiver comes.
+func TestWhatWasSentBeforeCloseArrives(t *testing.T) {
+	comms := ranksOf(t, 2, collective.Config{})
+	data := []float32{1, 2, 3}
+	for range 3 {
+		require.NoError(t, collective.Send(context.Background(), comms[0], data, 1))
+	}
+	require.NoError(t, comms[0].Close())
+	time.Sleep(5 * time.Millisecond)
+	for range 3 {
+		got := floats(3)
+		require.NoError(t, collective.Recv(context.Background(), comms[1], got, 0))
+		require.Equal(t, data, got)
+	}
+	require.ErrorIs(t, collective.Recv(context.Background(), comms[1], floats(3), 0), collective.ErrPeerClosed)
+}
+
+// TestRunReleasesRanksThatWaitForOneThatFailed has a body return an error, also
+// while the others wait in a communicator of Split, or not return at all.
+func TestRunReleasesRanksThatWaitForOneThatFailed(t *testing.T) {
+	mine := errors.New("out of memory")
+	for _, where := range []string{"the communicator", "a child"} {
+		t.Run(where, func(t *testing.T) {
+			done := make(chan struct{})
+			var err error
+			go func() {
+				defer close(done)
+				err = collective.Run(3, func(c *collective.Comm) error {
+					in := c
+					if where == "a child" {
+						child, err := c.Split(context.Background(), 0, 0)
+						if err != nil {
+							return err
+						}
+						if c.Rank() != 1 {
+							defer child.Close()
+						}
+						in = child
+					}
+					if c.Rank() == 1 {
+						return mine
+					}
+					return barrier(context.Background(), in)
+				})
+			}()
+			comesBack(t, done, func() {})
+			require.ErrorIs(t, err, mine)
+			require.ErrorIs(t, err, collective.ErrAborted)
+			t.Log(err)
+		})
+	}
+	t.Run("a body that does not return", func(t *testing.T) {
+		done := make(chan struct{})
+		var err error
+		go func() {
+			defer close(done)
+			err = collective.Run(2, func(c *collective.Comm) error {
+				if c.Rank() == 0 {
+					runtime.Goexit()
+				}
+				return barrier(context.Background(), c)
+			})
+		}()
+		comesBack(t, done, func() {})
+		require.ErrorIs(t, err, collective.ErrAborted)
+		t.Log(err)
+	})
+}
+
+// TestEveryErrorIsOfItsTypeAndSaysWhatHappened reads errors as a user would.
+func TestEveryErrorIsOfItsTypeAndSaysWhatHappened(t *testing.T) {
+	for _, tc := range []struct {
+		err  error
+		is   []error
+		text string
+	}{
+		{
+			&collective.MismatchError{Sequence: 7, Rank: 1, Call: "Barrier()", PeerRank: 2, PeerCall: "Recv(count 3, float, from 1)"},
+			[]error{collective.ErrMismatch},
+			"ranks disagree on the call: operation 7: rank 1 is in Barrier(), rank 2 in Recv(count 3, float, from 1)",
+		},
+		{
+			&collective.TimeoutError{Sequence: 7, Rank: 1, Call: "Barrier()", Missing: []int{0, 2}, Waiting: -1, Cause: context.DeadlineExceeded},
+			[]error{collective.ErrTimeout, context.DeadlineExceeded},
+			"timed out: operation 7: rank 1 in Barrier(): ranks 0, 2 have not entered it",
+		},
+		{
+			&collective.TimeoutError{Rank: 1, Call: "Recv(count 3, float, from 2)", Waiting: 2, Cause: context.DeadlineExceeded},
+			[]error{collective.ErrTimeout, context.DeadlineExceeded},
+			"timed out: operation 0: rank 1 in Recv(count 3, float, from 2): waiting for rank 2",
+		},
+		{
+			&collective.TimeoutError{Rank: 1, Call: "Barrier()", Waiting: -1, Cause: context.DeadlineExceeded},
+			[]error{collective.ErrTimeout, context.DeadlineExceeded},
+			"timed out: operation 0: rank 1 in Barrier(): the deadline had passed before it began",
+		},
+		{
+			&collective.AbortError{Rank: 3, Call: "Barrier()", Cause: context.Canceled},
+			[]error{collective.ErrAborted, context.Canceled},
+			"communicator aborted by rank 3 in Barrier(): context canceled",
+		},
+		{&collective.AbortError{Rank: 3}, []error{collective.ErrAborted}, "communicator aborted by rank 3"},
+		{
+			&collective.PeerClosedError{Sequence: 2, Rank: 0, Call: "Barrier()", PeerRank: 1},
+			[]error{collective.ErrPeerClosed},
+			"peer has closed the communicator: operation 2: rank 0 in Barrier() needs rank 1",
+		},
+		{
+			&collective.ArgumentError{Call: "Split", Reason: "color -2", Err: collective.ErrInvalid},
+			[]error{collective.ErrInvalid},
+			"Split: invalid argument: color -2",
+		},
+	} {
+		assert.EqualError(t, tc.err, tc.text)
+		for _, sentinel := range []error{
+			collective.ErrInvalid, collective.ErrAlias, collective.ErrUnsupported, collective.ErrConcurrentUse, collective.ErrClosed,
+			collective.ErrMismatch, collective.ErrTimeout, collective.ErrAborted, collective.ErrPeerClosed,
+			context.Canceled, context.DeadlineExceeded,
+		} {
+			assert.Equal(t, slices.Contains(tc.is, sentinel), errors.Is(tc.err, sentinel), "%v is %v", tc.err, sentinel)
+		}
 	}
 }

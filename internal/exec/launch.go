@@ -73,7 +73,7 @@ func (e *Engine) Run(ctx context.Context, call *Call) error {
 	}
 	defer e.running.Store(false)
 	e.mu.Lock()
-	if err := e.open(ctx); err != nil {
+	if err := e.open(ctx, call); err != nil {
 		e.mu.Unlock()
 		return err
 	}
@@ -136,7 +136,7 @@ func (e *Engine) Prepare(calls []Call) ([]Work, error) {
 func (e *Engine) Start(ctx context.Context, works []Work) (*Ticket, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if err := e.open(ctx); err != nil {
+	if err := e.open(ctx, works[0].call(0)); err != nil {
 		return nil, err
 	}
 	return e.enqueue(ctx, works), nil
@@ -186,22 +186,23 @@ func (e *Engine) fuse(calls []Call) (Work, error) {
 	return work, err
 }
 
-// open reports why no launch may be issued. The caller holds e.mu.
-func (e *Engine) open(ctx context.Context) error {
+// open reports why no launch, which begins with call, may be issued. The caller
+// holds e.mu.
+func (e *Engine) open(ctx context.Context, call *Call) error {
 	if e.closed {
 		return fault.ErrClosed
 	}
-	return e.usable(ctx, nil)
+	return e.usable(ctx, call)
 }
 
-// usable reports why no launch may begin. l is the launch, if there is one yet.
-func (e *Engine) usable(ctx context.Context, l *launch) error {
+// usable reports why no launch may begin with call.
+func (e *Engine) usable(ctx context.Context, call *Call) error {
 	if err := e.ledger.Failure(); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
 		// The other ranks are waiting for this one, or will.
-		return e.ledger.Fail(e.tooLate(l, err))
+		return e.ledger.Fail(e.tooLate(call, err))
 	}
 	return nil
 }
@@ -213,7 +214,7 @@ func (e *Engine) enqueue(ctx context.Context, works []Work) *Ticket {
 	l := &launch{ctx: ctx, works: works, ticket: t}
 	if e.outstanding > 0 && ctx.Done() != nil {
 		// What the launch waits behind may never end.
-		l.unwatch = context.AfterFunc(ctx, func() { e.ledger.Fail(e.tooLate(l, ctx.Err())) })
+		l.unwatch = context.AfterFunc(ctx, func() { e.ledger.Fail(e.tooLate(l.works[0].call(0), ctx.Err())) })
 	}
 	e.queue = append(e.queue, l)
 	e.outstanding++
@@ -256,7 +257,7 @@ func (e *Engine) startQueued(l *launch) error {
 	if l.unwatch != nil {
 		l.unwatch()
 	}
-	if err := e.usable(l.ctx, l); err != nil {
+	if err := e.usable(l.ctx, l.works[0].call(0)); err != nil {
 		return err
 	}
 	return e.execute(l)

@@ -84,17 +84,14 @@ func (w *worker) callSpec() plan.Spec {
 	return w.work.Program.Plan.Spec
 }
 
-// tooLate is the error for a context that was done before a launch began. l is
-// nil if it was done before the launch was issued.
-func (e *Engine) tooLate(l *launch, cause error) error {
-	call := "a call not begun"
-	if l != nil {
-		call = l.works[0].call(0).Spec.String() + ", which has not begun"
-	}
+// tooLate is the error for a context that was done before a launch began, whose
+// first call is given.
+func (e *Engine) tooLate(call *Call, cause error) error {
+	text := call.Spec.String()
 	if errors.Is(cause, context.DeadlineExceeded) {
-		return &fault.Timeout{Rank: e.rank, Call: call, Waiting: -1, Cause: cause}
+		return &fault.Timeout{Sequence: e.ledger.Count(e.rank), Rank: e.rank, Call: text, Waiting: -1, Cause: cause}
 	}
-	return &fault.Abort{Rank: e.rank, Call: call, Cause: cause}
+	return &fault.Abort{Rank: e.rank, Call: text, Cause: cause}
 }
 
 // fail turns a worker's error into the communicator's failure.

@@ -69,7 +69,7 @@ type Timeout struct {
 	Call     string
 	Missing  []int // ranks that have not entered the operation
 	Silent   []int // ranks that have entered it and no longer answer
-	Waiting  int   // the rank waited for when all have entered, else -1
+	Waiting  int   // the rank waited for when all have entered; -1 if not, or if the call had not begun
 	Cause    error `json:"-"` // context.DeadlineExceeded
 }
 
@@ -85,7 +85,7 @@ func (e *Timeout) Error() string {
 	case e.Waiting >= 0:
 		who = fmt.Sprintf("waiting for rank %d", e.Waiting)
 	default:
-		who = "all ranks have entered it"
+		who = "the deadline had passed before it began"
 	}
 	return fmt.Sprintf("%v: operation %d: rank %d in %s: %s", ErrTimeout, e.Sequence, e.Rank, e.Call, who)
 }

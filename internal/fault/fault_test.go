@@ -50,7 +50,7 @@ func TestErrorsNameTheirCauseTheRanksAndTheCalls(t *testing.T) {
 			"a timeout of nobody in particular",
 			&Timeout{Rank: 0, Call: "barrier", Waiting: -1, Cause: context.DeadlineExceeded},
 			[]error{ErrTimeout},
-			"timed out: operation 0: rank 0 in barrier: all ranks have entered it",
+			"timed out: operation 0: rank 0 in barrier: the deadline had passed before it began",
 		},
 		{
 			"an abort",

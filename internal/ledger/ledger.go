@@ -70,6 +70,9 @@ func (l *Ledger) Enter(rank int, e *Entry) uint64 {
 	return sequence
 }
 
+// Count is how many collectives rank has entered.
+func (l *Ledger) Count(rank int) uint64 { return l.pages[rank].entered.Load() }
+
 // Wait publishes what rank waits for in point-to-point traffic; nil ends it.
 func (l *Ledger) Wait(rank int, w *Waiting) {
 	l.mu.Lock()
