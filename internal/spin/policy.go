@@ -67,6 +67,10 @@ const (
 	// crowdedYields replaces both when ranks outnumber cores: a switch to a
 	// rank that has work is worth more than any poll.
 	crowdedYields = 2
+	// sharedYields is the same where the others are processes: each yield lets
+	// the system's scheduler run one, for about a microsecond, and a futex
+	// costs some ten of them.
+	sharedYields = 50
 )
 
 // limits is a policy made concrete for a number of waiters.
@@ -76,8 +80,9 @@ type limits struct {
 }
 
 // limitsFor decides how long waiters of policy p may poll and yield when
-// waiters of them share this process's processors.
-func limitsFor(p Policy, waiters int) limits {
+// waiters of them share the processors, as goroutines of this process or, if
+// shared, of several.
+func limitsFor(p Policy, waiters int, shared bool) limits {
 	crowded := waiters > runtime.GOMAXPROCS(0)
 	switch {
 	case p == Spin:
@@ -86,6 +91,8 @@ func limitsFor(p Policy, waiters int) limits {
 		return limits{1, -1}
 	case p == Block:
 		return limits{1, 0}
+	case crowded && shared:
+		return limits{1, sharedYields}
 	case crowded:
 		return limits{1, crowdedYields}
 	default:

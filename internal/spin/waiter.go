@@ -39,7 +39,7 @@ type Counters struct {
 	Waits  uint64 // conditions that were not true at the first look
 	Turns  uint64 // polls, successful or not
 	Found  uint64 // polls that found the condition true
-	Yields uint64 // runtime.Gosched calls
+	Yields uint64 // times the processor was given away
 	Parks  uint64 // sleeps
 }
 
@@ -87,7 +87,7 @@ func NewWaiter(p Policy, waiters int) *Waiter { return NewWaiterAt(p, waiters, N
 
 // NewWaiterAt is NewWaiter with a Parker of the caller's, which nobody else uses.
 func NewWaiterAt(p Policy, waiters int, at *Parker) *Waiter {
-	return &Waiter{limits: limitsFor(p, waiters), parker: at}
+	return &Waiter{limits: limitsFor(p, waiters, at.bed != nil), parker: at}
 }
 
 // Parker is what a failure must wake.
@@ -163,6 +163,11 @@ func (w *Waiter) slow(c Condition) error {
 		} else {
 			w.local.Yields++
 			runtime.Gosched()
+			if w.parker.bed != nil {
+				// Who is waited for may be another process, of which
+				// Go's scheduler knows nothing.
+				yieldProcessor()
+			}
 		}
 		if w.poll(c) {
 			return nil
