@@ -35,6 +35,12 @@ type state struct {
 	shrinks    int     // Shrinks so far: the same on all survivors
 	closing    sync.Once
 	closed     atomic.Bool
+
+	memory struct { // of MemAlloc
+		sync.Mutex
+		names map[*byte]string
+		next  int
+	}
 }
 
 // InitAll makes a communicator whose n ranks all live in this process and

@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gollective/gollective/collective/plan"
+	"github.com/gollective/gollective/dtype"
 	"github.com/gollective/gollective/internal/fault"
 )
 
@@ -175,4 +177,33 @@ func TestALostProcessEndsCallsAndTheRestGoesOnWithoutIt(t *testing.T) {
 		return nil
 	})
 	require.NoError(t, err)
+}
+
+func TestAllocatedMemoryIsSeenByPeers(t *testing.T) {
+	comms := sharedMemoryJobs(t, Config{}, 1, 1)
+	owner, peer := comms[0][0], comms[1][0]
+	mine, err := owner.MemAlloc(3 << 20)
+	require.NoError(t, err)
+	copy(mine[5:], "hello")
+	theirs, err := peer.world.process.mapMemory(context.Background(), 0, 0)
+	require.NoError(t, err)
+	require.Equal(t, "hello", string(theirs[5:10]))
+	require.Len(t, theirs, len(mine))
+
+	require.NoError(t, everyRank(comms, func(c *Comm) error {
+		b, err := c.MemAlloc(1 << 16)
+		if err != nil {
+			return err
+		}
+		b[c.Rank()] = 1
+		if err := c.Do(context.Background(), Call{Kind: plan.AllReduce, Type: dtype.Uint8, Op: Sum, Count: len(b), Send: b, Recv: b}); err != nil {
+			return err
+		}
+		if b[0] != 1 || b[1] != 1 || b[2] != 0 {
+			return fmt.Errorf("got %v", b[:3])
+		}
+		return c.MemFree(b)
+	}))
+	require.ErrorIs(t, owner.MemFree(make([]byte, 1)), ErrInvalid)
+	require.NoError(t, owner.MemFree(mine))
 }

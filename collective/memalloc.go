@@ -1,0 +1,71 @@
+package collective
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/gollective/gollective/internal/fault"
+)
+
+// MemAlloc returns zeroed memory for buffers that the other processes of this
+// host can map, so that data need not pass through a FIFO where an algorithm
+// reads its peers' buffers. Any buffer works in any call; this one is only
+// faster. It begins on a page and is valid until MemFree or Close; using it
+// afterwards is a fault that Go can't recover from.
+//
+// Where all ranks are goroutines of this process, every slice is within their
+// reach, and MemAlloc returns an ordinary one.
+//
+// NCCL: ncclMemAlloc and ncclCommRegister.
+func (c *Comm) MemAlloc(bytes int) ([]byte, error) {
+	if bytes <= 0 {
+		return nil, &fault.Argument{Call: "MemAlloc", Reason: fmt.Sprintf("%d bytes", bytes), Err: ErrInvalid}
+	}
+	if c.closed.Load() {
+		return nil, ErrClosed
+	}
+	p := c.world.process
+	if p == nil {
+		return make([]byte, bytes), nil
+	}
+	c.memory.Lock()
+	defer c.memory.Unlock()
+	name := p.memoryName(c.rank, c.memory.next)
+	b, err := p.job.depot.Create(name, bytes, nil)
+	if err != nil {
+		return nil, err
+	}
+	c.memory.next++
+	if c.memory.names == nil {
+		c.memory.names = make(map[*byte]string)
+	}
+	c.memory.names[&b[0]] = name
+	return b, nil
+}
+
+// MemFree gives back what MemAlloc returned. No call that uses it may be under
+// way.
+func (c *Comm) MemFree(b []byte) error {
+	p := c.world.process
+	if p == nil || len(b) == 0 {
+		return nil
+	}
+	c.memory.Lock()
+	defer c.memory.Unlock()
+	name, ok := c.memory.names[&b[0]]
+	if !ok {
+		return &fault.Argument{Call: "MemFree", Reason: "this memory is not MemAlloc's, or no longer", Err: ErrInvalid}
+	}
+	delete(c.memory.names, &b[0])
+	p.job.depot.Drop(func(other string) bool { return other == name })
+	return nil
+}
+
+// memoryName names the k-th segment that a rank has allocated.
+func (p *process) memoryName(rank, k int) string { return fmt.Sprintf("%s/memory/%d/%d", p.name, rank, k) }
+
+// mapMemory maps the k-th segment that rank, of another process, has allocated.
+func (p *process) mapMemory(ctx context.Context, rank, k int) ([]byte, error) {
+	d := &p.job.processes[p.ranks[rank]]
+	return p.job.depot.Fetch(ctx, d.Depot, d.Mark, p.memoryName(rank, k))
+}
