@@ -326,8 +326,12 @@ func TestMessagesThatDoNotFitEndTheCallOnEveryRank(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			var slowest time.Duration
 			all := configs()
-			for n := 2; n <= 5; n++ {
-				for i, channels := range []int{0, 1, 2, 4} {
+			mostRanks, channels := 5, []int{0, 1, 2, 4}
+			if underRace {
+				mostRanks, channels = 3, []int{0, 2}
+			}
+			for n := 2; n <= mostRanks; n++ {
+				for i, channels := range channels {
 					config := all[(13*n+7*i)%len(all)]
 					config.Channels = channels
 					where := fmt.Sprintf("%d ranks, %s", n, configName(config))
@@ -478,44 +482,27 @@ func TestARankThatNeverComesIsNamed(t *testing.T) {
 				of(plan.AllGather, 100, 0), of(plan.ReduceScatter, 100, 0), of(plan.AlltoAll, 100, 0),
 				of(plan.Gather, 100, 0), of(plan.Reduce, 100, 0), {Kind: plan.Barrier},
 			} {
-				const n = 4
 				config := configs()[i*5]
-				if how == "Config.Timeout" {
-					config.Timeout = 30 * time.Millisecond
-				}
 				where := fmt.Sprintf("%v, %s", spec(what), configName(config))
-				comms := ranksOf(t, n, config)
-				errs := onRanks(t, comms[:3], func(c *collective.Comm) error {
-					ctx := context.Background()
-					if how == "deadline of all" || how == "deadline of one" && c.Rank() == 0 {
-						var cancel context.CancelFunc
-						ctx, cancel = context.WithTimeout(ctx, 30*time.Millisecond)
-						defer cancel()
+				// A rank may be slow to come on a busy machine.
+				for deadline := 30 * time.Millisecond; ; deadline *= 3 {
+					timeout := leaveOut3(t, how, what, config, deadline, where)
+					require.Contains(t, timeout.Missing, 3, "%s: %v", where, timeout)
+					if len(timeout.Missing) > 1 && deadline < generous {
+						continue
 					}
-					return c.Do(ctx, call(c, what))
-				})
-				for rank, err := range errs {
-					if err == nil && rank > 0 && (what.Kind == plan.Gather || what.Kind == plan.Reduce) {
-						continue // it only had to send
+					require.Equal(t, []int{3}, timeout.Missing, "%s: %v", where, timeout)
+					require.Contains(t, timeout.Error(), "rank 3 has not entered it", where)
+					if i == 0 {
+						t.Log(timeout)
 					}
-					require.Equal(t, errs[0], err, "%s: rank %d", where, rank)
+					break
 				}
-				require.ErrorIs(t, errs[0], collective.ErrTimeout, where)
-				require.ErrorIs(t, errs[0], context.DeadlineExceeded, where)
-				var timeout *collective.TimeoutError
-				require.ErrorAs(t, errs[0], &timeout, where)
-				require.Equal(t, []int{3}, timeout.Missing, "%s: %v", where, timeout)
-				require.Equal(t, -1, timeout.Waiting, where)
-				require.Contains(t, timeout.Error(), "rank 3 has not entered it", where)
-				if i == 0 {
-					t.Log(errs[0])
-				}
-				remains(t, comms, errs[0])
 			}
 		})
 	}
 	t.Run("two ranks", func(t *testing.T) {
-		comms := ranksOf(t, 5, collective.Config{Timeout: 30 * time.Millisecond})
+		comms := ranksOf(t, 5, collective.Config{Timeout: 200 * time.Millisecond})
 		errs := onRanks(t, []*collective.Comm{comms[0], comms[2], comms[4]}, func(c *collective.Comm) error {
 			return barrier(context.Background(), c)
 		})
@@ -542,6 +529,37 @@ func TestARankThatNeverComesIsNamed(t *testing.T) {
 		require.ErrorIs(t, cause, collective.ErrTimeout)
 		require.Equal(t, cause, barrier(context.Background(), comms[1]))
 	})
+}
+
+// leaveOut3 has all ranks but 3 make a call.
+func leaveOut3(t *testing.T, how string, what collective.Call, config collective.Config, deadline time.Duration, where string) *collective.TimeoutError {
+	t.Helper()
+	if how == "Config.Timeout" {
+		config.Timeout = deadline
+	}
+	comms := ranksOf(t, 4, config)
+	errs := onRanks(t, comms[:3], func(c *collective.Comm) error {
+		ctx := context.Background()
+		if how == "deadline of all" || how == "deadline of one" && c.Rank() == 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, deadline)
+			defer cancel()
+		}
+		return c.Do(ctx, call(c, what))
+	})
+	for rank, err := range errs {
+		if err == nil && rank > 0 && (what.Kind == plan.Gather || what.Kind == plan.Reduce) {
+			continue // it only had to send
+		}
+		require.Equal(t, errs[0], err, "%s: rank %d", where, rank)
+	}
+	require.ErrorIs(t, errs[0], collective.ErrTimeout, where)
+	require.ErrorIs(t, errs[0], context.DeadlineExceeded, where)
+	var timeout *collective.TimeoutError
+	require.ErrorAs(t, errs[0], &timeout, where)
+	require.Equal(t, -1, timeout.Waiting, where)
+	remains(t, comms, errs[0])
+	return timeout
 }
 
 // TestADeadlineThatHasPassedEndsTheCallsOfAll has one rank come too late.

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const patience = 60 * time.Second
 
 // generous is what "soon" may take on a machine that does other things, too.
-const generous = 5 * time.Second
+const generous = 10 * time.Second
 
 // onRanks runs body on every handle at once and returns the errors by rank. Ranks
 // that don't come back are a failure, which shows where they hang.

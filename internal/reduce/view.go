@@ -18,6 +18,9 @@ type element interface {
 
 func view[T element](b []byte) []T {
 	var zero T
+	if len(b) < int(unsafe.Sizeof(zero)) {
+		return nil // where b is the end of an allocation, a *T would reach beyond it
+	}
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(zero)))
 }
 
