@@ -12,8 +12,8 @@ import (
 // after a barrier that followed the put. One goroutine uses it at a time.
 //
 // Every call has a deadline: the context's, or one of the store's own. After an
-// error other than ErrNotFound and ErrValue the store is dead, and every later call returns
-// that error.
+// error other than ErrNotFound and ErrValue the store is dead, and every later
+// call returns that error.
 type KVS interface {
 	// Put stores value under key. Both are printable ASCII without spaces; too
 	// long a one is ErrValue, which names the launcher's limit.
@@ -35,8 +35,8 @@ const (
 )
 
 // Publish gives every rank the text that rank 0 makes; value is called on rank 0
-// only. If it fails there, every rank gets an error that holds its text. All ranks call Publish,
-// with the same key, which no earlier call has used.
+// only. If it fails there, every rank gets an error that holds its text. All
+// ranks call Publish, with the same key, which no earlier call has used.
 func Publish(ctx context.Context, store KVS, rank int, key string, value func() (string, error)) (string, error) {
 	if rank != 0 {
 		return published(ctx, store, key)

@@ -16,8 +16,8 @@ const (
 
 // openMPI reads what Open MPI's mpirun sets. Its store is PMIx, which only a C
 // library speaks, so the ranks meet at an address: on one host a loopback port
-// made from the job's random key; on several the host of mpirun, if
-// rank 0 runs there, which is mpirun's default mapping when it is started on the first host.
+// made from the job's key; on several the host of mpirun, if rank 0 runs there,
+// as it does when mpirun is started on the first host of the job.
 func openMPI(e *environment) (*claim, error) {
 	const world = "OMPI_COMM_WORLD_"
 	c, ok, err := e.identity("Open MPI", world+"RANK", world+"SIZE", world+"LOCAL_RANK", world+"LOCAL_SIZE")

@@ -10,6 +10,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -205,8 +206,17 @@ func (p *pmi) Barrier(ctx context.Context) error {
 	return nil
 }
 
+// leftOpen keeps the connections of dead sessions from the garbage collector,
+// which would close them. Hydra kills a process whose connection ends without
+// finalize, before it could print the error it got.
+var leftOpen struct {
+	sync.Mutex
+	conns []net.Conn
+}
+
 // Close finalizes unless the store is dead: then question and answer are out of
-// step, and the launcher takes the end of this process for a crash, which it is.
+// step. The connection of a dead store stays open until this process ends, and
+// the launcher then takes that end for a crash and ends the other ranks.
 func (p *pmi) Close() error {
 	if p.closed {
 		return nil
@@ -223,12 +233,16 @@ func (p *pmi) Close() error {
 	return err
 }
 
-// abandon closes without finalize.
+// abandon ends the session without finalize.
 func (p *pmi) abandon() {
-	if !p.closed {
-		p.closed = true
+	if !p.closed && p.dead != nil && (p.begun || p.introduced) {
+		leftOpen.Lock()
+		leftOpen.conns = append(leftOpen.conns, p.conn)
+		leftOpen.Unlock()
+	} else if !p.closed {
 		p.conn.Close()
 	}
+	p.closed = true
 	if p.dead == nil {
 		p.dead = fmt.Errorf("%w: %s is closed", ErrLauncher, p.where)
 	}
@@ -296,6 +310,9 @@ func (p *pmi) explain(ctx context.Context, command, want string, waited time.Dur
 
 func (p *pmi) exchange(line string) (pmiReply, error) {
 	if line != "" {
+		if n := p.in.Buffered(); n > 0 {
+			return nil, fmt.Errorf("the launcher sent %d bytes more than it was asked for", n)
+		}
 		if _, err := p.conn.Write([]byte("cmd=" + line + "\n")); err != nil {
 			return nil, err
 		}

@@ -79,7 +79,8 @@ func TestPMIBadAnswers(t *testing.T) {
 		{"binary", "init", "cmd=response_to_init\x00", "not printable"},
 		{"too long", "init", "cmd=" + strings.Repeat("x", longestLine), "longer than"},
 		{"twice", "get_maxes", "cmd=maxes keylen_max=1 keylen_max=2", "appears twice"},
-		{"limits missing", "get_maxes", "cmd=maxes", "keylen_max"},
+		{"more than asked", "init", "cmd=response_to_init\ncmd=maxes keylen_max=9 vallen_max=9", "more than it was asked for"},
+		{"limits missing", "get_maxes", "cmd=maxes", "max is"},
 		{"limits negative", "get_maxes", "cmd=maxes keylen_max=-1 vallen_max=9", "max is"},
 		{"no name", "get_my_kvsname", "cmd=my_kvsname", "the name is"},
 		{"put refused", "put", "cmd=put_result rc=-1 msg=full", "put of key key"},
@@ -107,6 +108,7 @@ func TestPMIBadAnswers(t *testing.T) {
 			if tc.answer == "" {
 				require.ErrorIs(t, err, context.DeadlineExceeded)
 			}
+			require.NoError(t, conn.Close(), "it was left open")
 			commands := <-heard
 			require.Equal(t, tc.command, commands[len(commands)-1], "nothing is sent after an error")
 		})
@@ -145,6 +147,7 @@ func TestPMICancelledContextEndsABarrier(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, <-done, context.Canceled)
 	require.NoError(t, store.Close())
+	require.NoError(t, conn.Close(), "it was left open")
 }
 
 // An id that the launcher can't hold is every rank's error, not a wait.
@@ -209,24 +212,29 @@ func FuzzPMIReply(f *testing.F) {
 // in a panic or a wait without end.
 func FuzzPMISession(f *testing.F) {
 	f.Add("cmd=response_to_init rc=0\ncmd=maxes keylen_max=64 vallen_max=1024\ncmd=my_kvsname kvsname=k\ncmd=put_result rc=0\ncmd=barrier_out\ncmd=get_result rc=0 value=v\n")
+	f.Add("cmd=response_to_init\x01cmd=maxes keylen_max=9 vallen_max=9\ncmd=my_kvsname kvsname=k\n")
 	f.Add("cmd=response_to_init\ncmd=maxes keylen_max=1 vallen_max=1\n")
 	f.Fuzz(func(t *testing.T, answers string) {
 		ours, theirs := net.Pipe()
+		defer ours.Close()
 		go func() {
-			go theirs.Write([]byte(answers))
-			buffer := make([]byte, 4096)
-			for want := 6; want > 0; want-- {
-				if _, err := theirs.Read(buffer); err != nil {
-					break
+			defer theirs.Close()
+			in := bufio.NewScanner(theirs)
+			for answer := range strings.Lines(answers) {
+				if !in.Scan() {
+					return
 				}
+				// A byte 1 stands for a line more than was asked for.
+				fmt.Fprint(theirs, strings.ReplaceAll(strings.TrimSuffix(answer, "\n"), "\x01", "\n")+"\n")
 			}
-			theirs.Close()
+			in.Scan()
 		}()
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		store, err := openPMI(ctx, ours, 0, 2)
 		if err != nil {
 			require.ErrorIs(t, err, ErrLauncher)
+			require.NoError(t, ctx.Err(), "the session waited for nothing")
 			return
 		}
 		_ = useStore(ctx, store)
