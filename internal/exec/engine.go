@@ -27,7 +27,7 @@ import (
 
 // Config is what an Engine is made of.
 type Config struct {
-	World     plan.World // Rank and Size are this engine's
+	World     plan.World // Rank and Size are this engine's; OrderedStores is set from Transport
 	Transport transport.Transport
 	Ledger    *ledger.Ledger
 	Policy    spin.Policy
@@ -91,6 +91,9 @@ type Engine struct {
 
 // New returns an Engine. It starts no goroutine before one is needed.
 func New(c Config) *Engine {
+	// Only the transport knows. LL and LL128 over memory that does not show
+	// stores in order would take stale data for new.
+	c.World.OrderedStores = c.Transport.OrderedStores()
 	e := &Engine{
 		rank: c.World.Rank, size: c.World.Size,
 		world: c.World, transport: c.Transport, ledger: c.Ledger, config: c,
