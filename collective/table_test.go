@@ -22,7 +22,7 @@ import (
 
 // Variables that draw more from the tables than a quick `go test` does:
 //
-//	GOLLECTIVE_TEST_SAMPLE=N  N random settings instead of 150
+//	GOLLECTIVE_TEST_SAMPLE=N  N random settings instead of 300; 5000 take two minutes
 //	GOLLECTIVE_TEST_SEED=S    the seed of the sample; otherwise a new one each
 //	                          time, which is printed
 
@@ -209,7 +209,7 @@ func TestEveryPairOfSettingsGivesWhatASequentialLoopGives(t *testing.T) {
 
 func TestRandomSettingsGiveWhatASequentialLoopGives(t *testing.T) {
 	rng, _ := sampleSeed(t)
-	for range sampleSize(t, 150) {
+	for range sampleSize(t, 300) {
 		require.NoError(t, settingOf(randomRow(rng), rng.Uint64()).run())
 	}
 }
