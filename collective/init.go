@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"time"
 
 	"github.com/gollective/gollective/internal/bootstrap"
 	"github.com/gollective/gollective/internal/fault"
@@ -188,14 +187,7 @@ func meet(ctx context.Context, world launch.World, c Config) (bootstrap.ID, *boo
 			root, err = c.listen(id, 0, network)
 		}
 	case launch.Store:
-		if first {
-			if root, err = c.listen(bootstrap.ID{}, 0, network); err == nil {
-				id = root.ID()
-			}
-		}
-		if err == nil {
-			id, err = exchange(ctx, r, id, c.JoinTimeout)
-		}
+		id, root, err = c.exchange(ctx, r, world.Rank, network)
 	default:
 		err = fmt.Errorf("%w: %d processes and no meeting place", ErrInvalid, world.Size)
 	}
@@ -206,33 +198,29 @@ func meet(ctx context.Context, world launch.World, c Config) (bootstrap.ID, *boo
 	return id, root, err
 }
 
-// exchange publishes rank 0's id in the launcher's store; the others, whose id is
-// zero, read it there.
-func exchange(ctx context.Context, r launch.Rendezvous, id bootstrap.ID, timeout time.Duration) (bootstrap.ID, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+// exchange makes an id at rank 0 and gives it to all through the launcher's store.
+func (c Config) exchange(ctx context.Context, r launch.Rendezvous, rank int, network string) (id bootstrap.ID, root *bootstrap.Root, err error) {
+	ctx, cancel := context.WithTimeout(ctx, c.JoinTimeout)
 	defer cancel()
 	store, err := r.Open(ctx)
 	if err != nil {
-		return id, err
+		return id, nil, err
 	}
-	defer store.Close()
-	const key = "gollective-id"
-	if !id.IsZero() {
-		if err := store.Put(ctx, key, id.String()); err != nil {
-			return id, err
+	text, err := launch.Publish(ctx, store, rank, "gollective-id", func() (string, error) {
+		var err error
+		if root, err = c.listen(bootstrap.ID{}, 0, network); err != nil {
+			return "", err
 		}
-	}
-	if err := store.Barrier(ctx); err != nil {
-		return id, err
-	}
-	if !id.IsZero() {
-		return id, nil
-	}
-	text, err := store.Get(ctx, key)
+		return root.ID().String(), nil
+	})
 	if err != nil {
-		return id, err
+		return id, root, err
 	}
-	return bootstrap.ParseID(text)
+	if err := store.Close(); err != nil {
+		return id, root, err
+	}
+	id, err = bootstrap.ParseID(text)
+	return id, root, err
 }
 
 // listen starts a root.
