@@ -62,7 +62,9 @@ func (c *Comm) MemFree(b []byte) error {
 }
 
 // memoryName names the k-th segment that a rank has allocated.
-func (p *process) memoryName(rank, k int) string { return fmt.Sprintf("%s/memory/%d/%d", p.name, rank, k) }
+func (p *process) memoryName(rank, k int) string {
+	return fmt.Sprintf("%s/memory/%d/%d", p.name, rank, k)
+}
 
 // mapMemory maps the k-th segment that rank, of another process, has allocated.
 func (p *process) mapMemory(ctx context.Context, rank, k int) ([]byte, error) {
