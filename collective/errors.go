@@ -28,6 +28,9 @@ var (
 	// ErrAborted: Abort was called or a context was cancelled on some rank
 	// (details: *AbortError).
 	ErrAborted = fault.ErrAborted
+	// ErrPeerLost: the process of a rank has died, or can't be reached (details:
+	// *PeerLostError).
+	ErrPeerLost = fault.ErrPeerLost
 	// ErrPeerClosed: a rank that a call needs has closed its communicator
 	// (details: *PeerClosedError).
 	ErrPeerClosed = fault.ErrPeerClosed
@@ -39,5 +42,6 @@ type (
 	MismatchError   = fault.Mismatch
 	TimeoutError    = fault.Timeout
 	AbortError      = fault.Abort
+	PeerLostError   = fault.PeerLost
 	PeerClosedError = fault.PeerClosed
 )
