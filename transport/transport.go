@@ -38,3 +38,12 @@ type Transport interface {
 	// either end.
 	Connect(link Link) (*Conn, error)
 }
+
+// Carrier is implemented by a Transport whose two ends are not the same memory:
+// what one rank has posted may be under way for any length of time before the
+// other can see it, so that a peer which has sent everything, and a peer which
+// never will, look alike. Nothing is concluded from their waiting then.
+type Carrier interface {
+	Transport
+	Carries() bool
+}

@@ -49,6 +49,7 @@ type Engine struct {
 	transport  transport.Transport
 	ledger     *ledger.Ledger
 	config     Config
+	carried    bool // transport.Carrier: what peers have posted may be under way
 
 	// running is set while a goroutine is inside Run. mu alone could not tell
 	// that from the moments in which the stream or Start hold it.
@@ -102,6 +103,9 @@ func New(c Config) *Engine {
 		pairs:    make(map[int]*pair),
 		blocks:   make(map[int]*block),
 		halves:   make(map[int]*block),
+	}
+	if carrier, ok := c.Transport.(transport.Carrier); ok {
+		e.carried = carrier.Carries()
 	}
 	e.queued.L = &e.mu
 	e.main = e.newWorker()

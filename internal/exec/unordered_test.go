@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -29,7 +30,7 @@ type storm struct {
 	conns map[transport.Link]*[2]*transport.Conn
 	ctx   context.Context
 	done  sync.WaitGroup
-	fail  func(error)
+	lag   time.Duration // of every slot
 }
 
 // shore is a storm seen from one rank.
@@ -41,7 +42,6 @@ type shore struct {
 func newStorm(t *testing.T) *storm {
 	ctx, cancel := context.WithCancel(t.Context())
 	s := &storm{conns: make(map[transport.Link]*[2]*transport.Conn), ctx: ctx}
-	s.fail = func(err error) { t.Error(err) }
 	t.Cleanup(func() {
 		cancel()
 		s.done.Wait()
@@ -51,6 +51,7 @@ func newStorm(t *testing.T) *storm {
 
 func (shore) Name() string        { return "storm" }
 func (shore) OrderedStores() bool { return false }
+func (shore) Carries() bool       { return true }
 
 func (s shore) Connect(link transport.Link) (*transport.Conn, error) {
 	s.mu.Lock()
@@ -89,6 +90,9 @@ func (s *storm) carry(link transport.Link, pair *[2]*transport.Conn) {
 	for {
 		if w.Until(from.Filled(1)) != nil || w.Until(to.Credit(1)) != nil {
 			return
+		}
+		if s.lag > 0 {
+			time.Sleep(s.lag)
 		}
 		src, dst := from.Slot(1), to.Slot(1)
 		for _, word := range random.Perm(len(src) / 8) {
@@ -153,4 +157,22 @@ func TestWithoutForceEverythingRunsOverReorderedStores(t *testing.T) {
 			})
 		}
 	}
+}
+
+// What is posted may be under way for longer than any wait is looked into. A rank
+// that has sent everything and gone on, to wait for others in its next call or to
+// close, must not be taken for one that will never send.
+func TestASlowTransportIsNotTakenForADisagreement(t *testing.T) {
+	const n = 3
+	w := smallWorld(1)
+	s := newStorm(t)
+	s.lag = 20 * time.Millisecond
+	all := engines(t, n, w, spin.Adaptive, func(rank int) transport.Transport { return shore{s, rank} })
+	requireNoErrors(t, onEach(t, all, func(ctx context.Context, rank int, e *Engine) error {
+		if err := run(ctx, e, newExchange(rank, n, 300), newSum(rank, n, 10), newExchange(rank, n, 300)); err != nil {
+			return err
+		}
+		e.Close()
+		return nil
+	}))
 }

@@ -27,11 +27,14 @@ func (w *worker) Inspect(c spin.Condition) error {
 			return e.ledger.Fail(err)
 		}
 	}
-	if err := w.closedPeer(c); err != nil {
-		return e.ledger.Fail(err)
-	}
-	if err := w.circle(c); err != nil {
-		return e.ledger.Fail(err)
+	if !e.carried {
+		// Both believe that what a peer has sent is there to be seen.
+		if err := w.closedPeer(c); err != nil {
+			return e.ledger.Fail(err)
+		}
+		if err := w.circle(c); err != nil {
+			return e.ledger.Fail(err)
+		}
 	}
 	w.startWaiting(c)
 	return nil
