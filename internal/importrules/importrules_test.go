@@ -62,6 +62,9 @@ var rooms = []struct {
 	{"internal/launch", room{modules: []string{sys}}},
 	{"internal/bootstrap", room{ours: []string{"internal/fault", "internal/launch"}, modules: []string{sys}}},
 
+	// Processes that are started, watched and ended together.
+	{"internal/herd", room{modules: []string{sys}}},
+
 	// What users import. Protocols are below it only through exec.
 	{"collective", room{ours: []string{
 		"collective/plan", "collective/topo", "dtype",
@@ -83,7 +86,7 @@ var rooms = []struct {
 	}}},
 	{"cmd/gollective", room{
 		ours: []string{
-			"bench/perf", "collective", "collective/plan", "collective/topo", "dtype", "internal/launch",
+			"bench/perf", "collective", "collective/plan", "collective/topo", "dtype", "internal/herd", "internal/launch",
 		},
 		modules: []string{cobra, pflag, sys, term},
 	}},

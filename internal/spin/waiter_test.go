@@ -198,6 +198,26 @@ func TestAStaleWakeUpDoesNotEndAWait(t *testing.T) {
 	})
 }
 
+// eager is a condition that becomes true while its bell is being armed, without a
+// ring: the mover looked at the bell just before.
+type eager struct{ gate }
+
+func (e *eager) Arm(p *Parker) {
+	e.open.Store(true)
+	e.gate.Arm(p)
+}
+
+func TestNobodySleepsThroughWhatCameWhileTheBellWasArmed(t *testing.T) {
+	for _, p := range []Policy{Adaptive, Block} {
+		w := NewWaiter(p, crowd)
+		w.Bind(t.Context(), &ledger{parker: w.Parker()}, 0)
+		e := new(eager)
+		require.NoError(t, w.Until(e))
+		require.Zero(t, w.local.Parks, "%v", p)
+		require.Zero(t, e.armed.Load())
+	}
+}
+
 // A rank that never comes costs its waiter a few turns per look-around, not a
 // processor: the number of turns is bounded by the sleeps, whatever the time.
 func TestAParkedWaiterMakesNoTurns(t *testing.T) {
