@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"strconv"
 	"time"
 
 	"github.com/gollective/gollective/collective/plan"
@@ -23,7 +24,8 @@ type Config struct {
 	// Algorithm and Protocol force a choice where the collective has it.
 	// Default: chosen per call by a cost model.
 	// Variables: GOLLECTIVE_ALGO (auto, ring, tree), GOLLECTIVE_PROTO (auto,
-	// simple, ll, ll128).
+	// simple, ll, ll128), and for both NCCL's lists, such as ring,tree or
+	// ring;allreduce:^ring (plan.Allowed.ParseAlgorithms).
 	Algorithm plan.Algorithm
 	Protocol  plan.Protocol
 
@@ -97,6 +99,11 @@ type Config struct {
 	// the wrap-around.
 	firstStep uint64
 
+	// allowed is what GOLLECTIVE_ALGO and GOLLECTIVE_PROTO allow as lists.
+	allowed plan.Allowed
+	// origins are the variables that set fields, as NAME=VALUE, by field.
+	origins map[string]string
+
 	// cores is GOMAXPROCS when the communicator was made. It may change later,
 	// and all ranks, those of splits too, must plan with the same number.
 	cores int
@@ -119,55 +126,70 @@ const (
 // it.
 func (c Config) withDefaults() (Config, error) {
 	var errs []error
+	refuse := func(name string, value any, accepted string) {
+		given, ok := c.origins[name]
+		if !ok {
+			given = fmt.Sprintf("Config.%s is %v", name, value)
+		}
+		errs = append(errs, fmt.Errorf("%w: %s, accepted are %s", ErrInvalid, given, accepted))
+	}
 	fill := func(name string, field *int, def, least, most int) {
 		if *field == 0 {
 			*field = def
 		}
 		if *field < least || *field > most {
-			errs = append(errs, fmt.Errorf("%w: Config.%s is %d, accepted are %d to %d", ErrInvalid, name, *field, least, most))
+			refuse(name, *field, fmt.Sprintf("%d to %d", least, most))
 		}
 	}
 	const mostBytes = 1 << 30
-	if c.Channels > 0 {
+	if c.Channels > 0 && c.Channels <= mostChannels {
 		c.MinChannels, c.MaxChannels = c.Channels, max(c.Channels, c.MaxChannels)
 	}
-	fill("MaxChannels", &c.MaxChannels, max(defaultMaxChannels, c.MinChannels), 1, mostChannels)
-	fill("MinChannels", &c.MinChannels, 1, 1, c.MaxChannels)
+	fill("MaxChannels", &c.MaxChannels, min(max(defaultMaxChannels, c.MinChannels), mostChannels), 1, mostChannels)
+	most := c.MaxChannels
+	if most < 1 || most > mostChannels {
+		most = mostChannels // that mistake has been told
+	}
+	fill("MinChannels", &c.MinChannels, 1, 1, most)
 	fill("BuffSize", &c.BuffSize, defaultBuffSize, 512, mostBytes)
 	fill("LLBuffSize", &c.LLBuffSize, defaultLLBuffSize, 512, mostBytes)
 	fill("LL128BuffSize", &c.LL128BuffSize, defaultLL128BuffSize, 1024, mostBytes)
 	fill("P2PChunkSize", &c.P2PChunkSize, defaultP2PChunkSize, 64, mostBytes/slots)
 	if c.Channels < 0 || c.Channels > mostChannels {
-		errs = append(errs, fmt.Errorf("%w: Config.Channels is %d, accepted are 0 to %d", ErrInvalid, c.Channels, mostChannels))
+		refuse("Channels", c.Channels, fmt.Sprintf("0 to %d", mostChannels))
 	}
 	if c.RanksPerNode < 0 {
-		errs = append(errs, fmt.Errorf("%w: Config.RanksPerNode is %d", ErrInvalid, c.RanksPerNode))
+		refuse("RanksPerNode", c.RanksPerNode, "0 and more")
 	}
 	if c.Timeout < 0 {
-		errs = append(errs, fmt.Errorf("%w: Config.Timeout is %v", ErrInvalid, c.Timeout))
+		refuse("Timeout", c.Timeout, "0 and more")
 	}
 	if c.Algorithm > plan.Tree {
-		errs = append(errs, fmt.Errorf("%w: Config.Algorithm is %v", ErrInvalid, c.Algorithm))
+		refuse("Algorithm", c.Algorithm, "auto, ring and tree")
 	}
 	if c.Protocol > plan.LL128 {
-		errs = append(errs, fmt.Errorf("%w: Config.Protocol is %v", ErrInvalid, c.Protocol))
+		refuse("Protocol", c.Protocol, "auto, simple, ll and ll128")
 	}
 	if _, err := spin.ParsePolicy(c.Wait.String()); err != nil {
-		errs = append(errs, fmt.Errorf("%w: Config.Wait: %w", ErrInvalid, err))
+		refuse("Wait", c.Wait, "spin, yield, adaptive and block")
 	}
 	switch c.Transport {
 	case "", "auto", "inproc", "shm":
 	default:
-		errs = append(errs, fmt.Errorf("%w: Config.Transport is %q, accepted are auto, inproc and shm", ErrInvalid, c.Transport))
+		refuse("Transport", strconv.Quote(c.Transport), "auto, inproc and shm")
 	}
 	if c.JoinTimeout < 0 {
-		errs = append(errs, fmt.Errorf("%w: Config.JoinTimeout is %v", ErrInvalid, c.JoinTimeout))
+		refuse("JoinTimeout", c.JoinTimeout, "0 and more")
 	} else if c.JoinTimeout == 0 {
 		c.JoinTimeout = defaultJoinTimeout
 	}
 	var err error
 	if c.ports, err = bootstrap.ParsePorts(c.Ports); err != nil {
-		errs = append(errs, fmt.Errorf("%w: Config.Ports: %w", ErrInvalid, err))
+		given, ok := c.origins["Ports"]
+		if !ok {
+			given = "Config.Ports"
+		}
+		errs = append(errs, fmt.Errorf("%w: %s: %w", ErrInvalid, given, err))
 	}
 	c.Logger = c.logger()
 	c.cores = runtime.GOMAXPROCS(0)
@@ -181,6 +203,7 @@ func (c Config) world(rank, size int, ordered bool) plan.World {
 		RanksPerNode: c.RanksPerNode,
 		MinChannels:  c.MinChannels, MaxChannels: c.MaxChannels,
 		Cores:         c.cores,
+		Allowed:       c.allowed,
 		Force:         plan.Choice{Algorithm: c.Algorithm, Protocol: c.Protocol, Channels: c.Channels},
 		OrderedStores: ordered,
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/gollective/gollective/collective/plan"
@@ -19,25 +20,31 @@ import (
 // the same thing where NCCL has it.
 const envPrefix = "GOLLECTIVE_"
 
-// variables sets the field of a Config that belongs to each name.
-var variables = map[string]func(*Config, string) error{
-	"ALGO":           parsed(plan.ParseAlgorithm, func(c *Config) *plan.Algorithm { return &c.Algorithm }),
-	"PROTO":          parsed(plan.ParseProtocol, func(c *Config) *plan.Protocol { return &c.Protocol }),
-	"WAIT":           parsed(spin.ParsePolicy, func(c *Config) *spin.Policy { return &c.Wait }),
-	"TIMEOUT":        parsed(time.ParseDuration, func(c *Config) *time.Duration { return &c.Timeout }),
-	"MIN_NCHANNELS":  parsed(integer, func(c *Config) *int { return &c.MinChannels }),
-	"MAX_NCHANNELS":  parsed(integer, func(c *Config) *int { return &c.MaxChannels }),
-	"BUFFSIZE":       parsed(integer, func(c *Config) *int { return &c.BuffSize }),
-	"LL_BUFFSIZE":    parsed(integer, func(c *Config) *int { return &c.LLBuffSize }),
-	"LL128_BUFFSIZE": parsed(integer, func(c *Config) *int { return &c.LL128BuffSize }),
-	"P2P_CHUNKSIZE":  parsed(integer, func(c *Config) *int { return &c.P2PChunkSize }),
-	"RANKS_PER_NODE": parsed(integer, func(c *Config) *int { return &c.RanksPerNode }),
-	"TRANSPORT":      parsed(text, func(c *Config) *string { return &c.Transport }),
-	"JOIN_TIMEOUT":   parsed(time.ParseDuration, func(c *Config) *time.Duration { return &c.JoinTimeout }),
-	"SOCKET_IFNAME":  parsed(text, func(c *Config) *string { return &c.SocketIfname }),
-	"SOCKET_FAMILY":  parsed(text, func(c *Config) *string { return &c.SocketFamily }),
-	"PORTS":          parsed(text, func(c *Config) *string { return &c.Ports }),
-	"DEBUG":          debug,
+// variable is one that sets a field of a Config.
+type variable struct {
+	field string
+	set   func(*Config, string) error
+}
+
+// variables are those that set a field, by the rest of their names.
+var variables = map[string]variable{
+	"ALGO":           {"Algorithm", algorithms},
+	"PROTO":          {"Protocol", protocols},
+	"WAIT":           {"Wait", parsed(policy, func(c *Config) *spin.Policy { return &c.Wait })},
+	"TIMEOUT":        {"Timeout", parsed(duration, func(c *Config) *time.Duration { return &c.Timeout })},
+	"MIN_NCHANNELS":  {"MinChannels", parsed(integer, func(c *Config) *int { return &c.MinChannels })},
+	"MAX_NCHANNELS":  {"MaxChannels", parsed(integer, func(c *Config) *int { return &c.MaxChannels })},
+	"BUFFSIZE":       {"BuffSize", parsed(integer, func(c *Config) *int { return &c.BuffSize })},
+	"LL_BUFFSIZE":    {"LLBuffSize", parsed(integer, func(c *Config) *int { return &c.LLBuffSize })},
+	"LL128_BUFFSIZE": {"LL128BuffSize", parsed(integer, func(c *Config) *int { return &c.LL128BuffSize })},
+	"P2P_CHUNKSIZE":  {"P2PChunkSize", parsed(integer, func(c *Config) *int { return &c.P2PChunkSize })},
+	"RANKS_PER_NODE": {"RanksPerNode", parsed(integer, func(c *Config) *int { return &c.RanksPerNode })},
+	"TRANSPORT":      {"Transport", parsed(text, func(c *Config) *string { return &c.Transport })},
+	"JOIN_TIMEOUT":   {"JoinTimeout", parsed(duration, func(c *Config) *time.Duration { return &c.JoinTimeout })},
+	"SOCKET_IFNAME":  {"SocketIfname", parsed(text, func(c *Config) *string { return &c.SocketIfname })},
+	"SOCKET_FAMILY":  {"SocketFamily", parsed(text, func(c *Config) *string { return &c.SocketFamily })},
+	"PORTS":          {"Ports", parsed(text, func(c *Config) *string { return &c.Ports })},
+	"DEBUG":          {"Logger", debug},
 }
 
 // elsewhere are the names that other parts of the project read: launch, the perf
@@ -79,38 +86,77 @@ func parsed[V any](parse func(string) (V, error), field func(*Config) *V) func(*
 // does not take garbage for 0.
 func integer(text string) (int, error) {
 	n, err := strconv.ParseInt(text, 0, 0)
-	return int(n), err
+	if err != nil {
+		return 0, errors.New("accepted are whole numbers such as 4194304 or 0x400000")
+	}
+	return int(n), nil
 }
 
+func duration(text string) (time.Duration, error) {
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		return 0, errors.New("accepted are times such as 90s or 1m30s")
+	}
+	return d, nil
+}
+
+// policy reads a way of waiting in any case.
+func policy(text string) (spin.Policy, error) { return spin.ParsePolicy(strings.ToLower(text)) }
+
+// algorithms forces one algorithm, or allows those of a list.
+func algorithms(c *Config, text string) error {
+	if a, err := plan.ParseAlgorithm(text); err == nil && a <= plan.Tree {
+		c.Algorithm = a
+		return nil
+	}
+	c.Algorithm = plan.AutoAlgorithm
+	return c.allowed.ParseAlgorithms(text)
+}
+
+// protocols forces one protocol, or allows those of a list.
+func protocols(c *Config, text string) error {
+	if p, err := plan.ParseProtocol(text); err == nil {
+		c.Protocol = p
+		return nil
+	}
+	c.Protocol = plan.AutoProtocol
+	return c.allowed.ParseProtocols(text)
+}
+
+// unknown are the variables that a warning has named already.
+var unknown sync.Map
+
 // applyEnviron lets variables, given as NAME=VALUE, override c's fields. An empty
-// value is as none.
+// value is as none. What can be read is applied, also when there is an error.
 func (c Config) applyEnviron(environ []string) (Config, error) {
 	var errs []error
+	c.origins = make(map[string]string)
 	for _, line := range environ {
 		name, value, _ := strings.Cut(line, "=")
 		tail, ours := strings.CutPrefix(name, envPrefix)
 		if !ours || value == "" {
 			continue
 		}
-		set, known := variables[tail]
-		switch {
-		case known:
-			if err := set(&c, value); err != nil {
-				errs = append(errs, fmt.Errorf("%w: %s=%s: %w", ErrInvalid, name, value, err))
+		v, known := variables[tail]
+		if !known {
+			if _, warned := unknown.LoadOrStore(name, true); !warned && !elsewhere(name) {
+				c.logger().Warn("unknown environment variable", "name", name)
 			}
-		case !elsewhere(name):
-			c.logger().Warn("unknown environment variable", "name", name)
+			continue
 		}
+		if err := v.set(&c, value); err != nil {
+			errs = append(errs, fmt.Errorf("%w: %s=%s: %w", ErrInvalid, name, value, err))
+			continue
+		}
+		c.origins[v.field] = name + "=" + value
 	}
 	return c, errors.Join(errs...)
 }
 
 // resolve is the Config that a communicator is made with: the environment's
-// values over c's, and the defaults.
+// values over c's, and the defaults. The error tells of all that is wrong.
 func (c Config) resolve() (Config, error) {
-	c, err := c.applyEnviron(os.Environ())
-	if err != nil {
-		return c, err
-	}
-	return c.withDefaults()
+	c, unreadable := c.applyEnviron(os.Environ())
+	c, unacceptable := c.withDefaults()
+	return c, errors.Join(unreadable, unacceptable)
 }

@@ -55,7 +55,7 @@ type description struct {
 
 // agreement is what all ranks must have set alike: plans depend on it.
 type agreement struct {
-	Algorithm, Protocol                               string
+	Algorithm, Protocol, Allowed                      string
 	MinChannels, MaxChannels, Channels                int
 	BuffSize, LLBuffSize, LL128BuffSize, P2PChunkSize int
 	RanksPerNode                                      int
@@ -66,7 +66,7 @@ const descriptionVersion = 1
 
 func (c Config) agreement() agreement {
 	return agreement{
-		Algorithm: c.Algorithm.String(), Protocol: c.Protocol.String(),
+		Algorithm: c.Algorithm.String(), Protocol: c.Protocol.String(), Allowed: c.allowed.String(),
 		MinChannels: c.MinChannels, MaxChannels: c.MaxChannels, Channels: c.Channels,
 		BuffSize: c.BuffSize, LLBuffSize: c.LLBuffSize, LL128BuffSize: c.LL128BuffSize,
 		P2PChunkSize: c.P2PChunkSize, RanksPerNode: c.RanksPerNode,

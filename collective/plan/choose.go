@@ -70,8 +70,14 @@ func Choose(s Spec, w World) (Choice, error) {
 	}
 	best, least := Choice{}, math.Inf(1)
 	for _, a := range s.Kind.algorithms(w.Force.Algorithm) {
+		if w.Force.Algorithm != a && !w.Allowed.algorithms[s.Kind].has(int(a)) {
+			continue
+		}
 		for p := Simple; p <= LL128; p++ {
 			if w.Force.Protocol != AutoProtocol && w.Force.Protocol != p {
+				continue
+			}
+			if w.Force.Protocol != p && !w.Allowed.protocols[s.Kind].has(int(p)) {
 				continue
 			}
 			if w.runs(p, w.Payload[:], s.Type.Size()) != nil {
@@ -83,7 +89,7 @@ func Choose(s Spec, w World) (Choice, error) {
 		}
 	}
 	if best.Algorithm == AutoAlgorithm {
-		return Choice{}, fmt.Errorf("%w: no protocol has room for one of %d bytes", ErrNoRoom, s.Type.Size())
+		return Choice{}, fmt.Errorf("%w: no protocol that is allowed has room for one of %d bytes", ErrNoRoom, s.Type.Size())
 	}
 	best.Channels = s.channels(w, best)
 	return best, nil

@@ -118,11 +118,14 @@ func (w World) cut(bytes int) (cut, error) {
 		c.partBytes = roundUp(ceilDiv(bytes, c.parts), p2pPartAlign)
 		c.parts = ceilDiv(bytes, c.partBytes)
 	}
+	allowed := w.Allowed.protocols[Send]
 	switch w.Force.Protocol {
 	case LL:
 		c.protocol = LL
 	case AutoProtocol, LL128: // there is no LL128 here
-		if c.partBytes <= p2pLLPart && w.runs(LL, w.P2PPayload[:], 1) == nil {
+		if !allowed.has(int(Simple)) {
+			c.protocol = LL
+		} else if allowed.has(int(LL)) && c.partBytes <= p2pLLPart && w.runs(LL, w.P2PPayload[:], 1) == nil {
 			c.protocol = LL
 		}
 	}

@@ -104,6 +104,8 @@ type World struct {
 
 	// Force overrides the choice where a field is not zero.
 	Force Choice
+	// Allowed narrows the choice where Force has a zero.
+	Allowed Allowed
 
 	// OrderedStores reports that stores to the FIFOs' memory are seen in the
 	// order they were made, which LL and LL128 need.
