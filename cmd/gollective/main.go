@@ -1,11 +1,13 @@
 // Command gollective measures collectives, and shows how they work.
 //
 //	gollective perf [COLLECTIVE]   measure and verify, as nccl-tests does
+//	gollective run -n N -- PROGRAM start N processes as ranks of one job
 //	gollective plan COLLECTIVE     print the schedule of a call
 //	gollective tree N              print the double binary tree of N nodes
 //	gollective version             print the version
 //
-// Exit status: 0 good, 1 wrong results or failed run, 2 usage.
+// Exit status: 0 good, 1 wrong results or failed run, 2 usage; run's is that of the
+// rank that failed first.
 package main
 
 import (

@@ -25,8 +25,8 @@ func command(args ...string) (status int, out, errs string) {
 
 func TestUsage(t *testing.T) {
 	for args, want := range map[string]string{
-		"":                                "accepted: help, perf, plan, tree, version",
-		"measure":                         "accepted: help, perf, plan, tree, version",
+		"":                                "accepted: help, perf, plan, run, tree, version",
+		"measure":                         "accepted: help, perf, plan, run, tree, version",
 		"--fast":                          "accepted: -h",
 		"perf hypercube":                  "accepted: all_reduce, all_gather",
 		"perf all_reduce all_gather":      "accepted: one collective",

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gollective/gollective/bench/perf"
+	"github.com/gollective/gollective/internal/herd"
 )
 
 // The exit status is part of the command's contract.
@@ -39,11 +40,19 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	if err == nil {
 		return good
 	}
+	var exit exitStatus
+	if errors.As(err, &exit) {
+		return int(exit)
+	}
 	fmt.Fprintf(errs, "%s: %s\n", cmd.CommandPath(), strings.ReplaceAll(err.Error(), "\n", "; "))
 	var ours *usageError
 	var perfs *perf.UsageError
 	if errors.As(err, &ours) || errors.As(err, &perfs) {
 		return usage
+	}
+	var start *herd.StartError
+	if errors.As(err, &start) {
+		return start.Status
 	}
 	return failed
 }
@@ -64,7 +73,7 @@ func newRoot(args []string) *cobra.Command {
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newPerf(args), newPlan(), newTree(), newVersion())
+	root.AddCommand(newPerf(args), newPlan(), newRun(), newTree(), newVersion())
 	return root
 }
 
@@ -85,6 +94,9 @@ func flagError(cmd *cobra.Command, err error) error {
 	}
 	var flags []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if f.Hidden {
+			return
+		}
 		if f.Shorthand != "" {
 			flags = append(flags, "-"+f.Shorthand)
 		} else {
