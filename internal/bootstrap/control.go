@@ -172,7 +172,7 @@ func (c *Control) speechless() error {
 }
 
 // AllGather gives mine, at most MaxMessage bytes, to every process, and returns
-// what each gave, by rank. All processes must call it, the same number of times.
+// what each gave, by rank, which must not be changed. All processes must call it, the same number of times.
 // It fails when one of them is lost (*LostError) or has left (ErrLeft) before it
 // called, and when ctx ends; after a failure the calls of different processes no
 // longer belong together, so all later calls fail as well.
@@ -446,6 +446,15 @@ func (c *Control) take(l *link, kind frameKind, frame []byte) error {
 		}
 		l.flushed = max(l.flushed, n)
 		c.notify()
+	case frameFailed:
+		err, ok := decodeError(body, c.size)
+		if !ok {
+			return fmt.Errorf("%w: a failure of %d bytes", errProtocol, len(frame))
+		}
+		if !c.joined && c.failure == nil {
+			c.failure = err
+			c.notify()
+		}
 	}
 	return nil
 }

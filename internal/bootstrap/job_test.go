@@ -305,14 +305,16 @@ func TestAnAnswerComesAfterItsQuestion(t *testing.T) {
 		require.NoError(t, c[0].Tell(fmt.Appendf(nil, "question %d", i)))
 	}
 	for r := 2; r < n; r++ {
-		require.NoError(t, w[r].until(func() bool { return len(w[r].messages[1]) == questions }))
+		require.NoError(t, w[r].until(func() bool { return len(w[r].messages[0]) == questions && len(w[r].messages[1]) == questions }))
+	}
+	require.NoError(t, eachRank(n, func(r int) error { return c[r].Close(context.Background()) }))
+	for r := 2; r < n; r++ {
 		for i := range questions {
 			q := slices.Index(w[r].order, fmt.Sprintf("0 says question %d", i))
 			a := slices.Index(w[r].order, fmt.Sprintf("1 says answer to question %d", i))
 			require.Less(t, q, a)
 		}
 	}
-	require.NoError(t, eachRank(n, func(r int) error { return c[r].Close(context.Background()) }))
 }
 
 func TestAllGather(t *testing.T) {

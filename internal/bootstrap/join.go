@@ -451,27 +451,27 @@ func (j *joiner) takeRecord(kind recordKind, body []byte, err error) (over bool)
 // without c.mu.
 func (j *joiner) abandon(err error) error {
 	var e *Error
-	if errors.As(err, &e) && e.Reporter == j.rank {
-		j.mu.Lock()
-		if len(j.links) > 0 {
-			j.publish(entryFailed, appendError(nil, e, j.size))
-		}
-		j.mu.Unlock()
-		// Who has not reached the root so far won't now.
-		if e.Phase == PhaseRoot {
-			return j.end(err)
-		}
-		if told := j.report(e); told != nil && errors.Is(e.Err, ErrTimeout) && len(told.Missing) > 0 {
+	if !errors.As(err, &e) {
+		e = &Error{Phase: PhaseListen, Rank: j.rank, Reporter: j.rank, Err: err}
+	}
+	mine := e.Reporter == j.rank
+	// Who has not reached the root so far won't now.
+	if mine && e.Phase != PhaseRoot {
+		told := j.report(e)
+		if told != nil && errors.Is(e.Err, ErrTimeout) && len(told.Missing) > 0 {
 			e.Err, e.Missing, e.Detail = told.Err, told.Missing, told.Detail
 		}
 	}
-	return j.end(err)
-}
-
-// end lets the neighbours take what was published, and closes everything.
-func (j *joiner) end(err error) error {
 	j.mu.Lock()
 	j.closing = true
+	if mine && len(j.links) > 0 {
+		j.publish(entryFailed, appendError(nil, e, j.size))
+	}
+	for _, l := range j.links {
+		// So that neighbours know why the link ends, whoever noticed the failure.
+		body := appendError(nil, e, j.size)
+		l.send(append(appendFrameHead(nil, frameFailed, len(body)), body...))
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), slowAnswer)
 	j.flush(ctx)
 	cancel()

@@ -154,7 +154,8 @@ const (
 	frameDigest            // marks: the first frame each way
 	frameFlush             // number: say when everything before this was delivered
 	frameFlushed           // number
-	lastFrame    = frameFlushed
+	frameFailed            // Error: this process's Join has failed, and it goes
+	lastFrame    = frameFailed
 )
 
 const (
@@ -174,6 +175,8 @@ func frameLimit(kind frameKind, size int) int {
 		return 4 + markBytes*size
 	case frameFlush, frameFlushed:
 		return 8
+	case frameFailed:
+		return recordLimit(size)
 	}
 	return -1
 }

@@ -3,6 +3,7 @@ package bootstrap
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -59,7 +60,7 @@ func (c *Control) Close(ctx context.Context) error {
 	return c.closeErr
 }
 
-// settledAll: everything of our own is everywhere.
+// settledAll: everything of our own is everywhere, or no one is left to need it.
 func (c *Control) settledAll() bool {
 	_, alone := c.successor()
 	return alone || c.journal.stable[c.rank] >= c.journal.have[c.rank] || c.state[c.rank] == isLost
@@ -70,22 +71,29 @@ func (c *Control) settledAll() bool {
 func (c *Control) flush(ctx context.Context) bool {
 	c.flushes++
 	n := c.flushes
-	for _, l := range c.links {
-		l.send(numberFrame(frameFlush, n))
-	}
-	some := len(c.links) == 0
+	asked := slices.Clone(c.links)
+	some, ended := len(asked) == 0, 0
 	_ = c.wait(ctx, func() (bool, error) {
 		all := true
-		for _, l := range c.links {
-			if l.flushed >= n {
+		ended = 0
+		for _, l := range asked {
+			switch {
+			case l.flushed >= n:
 				some = true
-			} else {
+			case !slices.Contains(c.links, l):
+				ended++
+			default:
+				// Only behind what the peer lacks, which its digest says.
+				if l.synced && l.asked < n {
+					l.send(numberFrame(frameFlush, n))
+					l.asked = n
+				}
 				all = false
 			}
 		}
 		return all, nil
 	})
-	return some || len(c.links) == 0
+	return some || ended == len(asked)
 }
 
 // shutDown ends everything at once and waits for the goroutines, but for the

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"time"
 )
 
 // link is a proven connection to one other process. Its reader hands frames to
@@ -18,7 +19,8 @@ type link struct {
 
 	// Guarded by Control.mu.
 	synced  bool   // the peer's digest has come and what it lacked is queued
-	flushed uint64 // the last of our flushes that the peer has answered
+	asked   uint64 // the last flush sent
+	flushed uint64 // the last flush that the peer has answered
 
 	mu    sync.Mutex
 	queue [][]byte
@@ -78,11 +80,16 @@ func (l *link) write() {
 			l.shut = true
 			l.err = err
 			l.mu.Unlock()
-			l.conn.Close() // wakes the reader, which reports it
+			// What the peer sent before it went, its goodbye for example, is still
+			// to be read; the reader meets the end itself, and soon.
+			l.conn.SetReadDeadline(time.Now().Add(lastWords))
 			return
 		}
 	}
 }
+
+// lastWords bounds the time to read what a peer had sent before it went.
+const lastWords = time.Second
 
 // read calls take with every frame, whole, until the connection ends or take
 // returns an error.
@@ -99,7 +106,7 @@ func (l *link) read(size int, take func(frameKind, []byte) error) error {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if l.err != nil {
-			return l.err // the writer met it first and closed the connection
+			return l.err // the writer met it first, and knows better than a deadline
 		}
 		return err
 	}

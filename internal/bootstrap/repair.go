@@ -37,7 +37,7 @@ const (
 	// slowAnswer is when to take another neighbour as well.
 	slowAnswer = 500 * time.Millisecond
 	redial     = 20 * time.Millisecond
-	maxRedial  = 500 * time.Millisecond
+	maxRedial  = 100 * time.Millisecond
 	dialTime   = 5 * time.Second
 )
 
@@ -143,9 +143,18 @@ func (c *Control) decide(peer int, d *dialling, conn net.Conn, err error) bool {
 		c.notify()
 		return true
 	}
-	leaving := c.closing && d.past == neverLinked // it may have left before us
-	if t := classify(err); !leaving && dead(d.past, t, time.Since(d.since)) {
+	if t := classify(err); dead(d.past, t, time.Since(d.since)) {
 		delete(c.dials, peer)
+		if c.closing && d.past == neverLinked {
+			// The others need not wait for this process any more, so it may not
+			// have heard of a goodbye. It makes do without the peer, and accuses
+			// nobody: those who stay will find out.
+			c.state[peer] = hasLeft
+			c.maintain()
+			c.coordinate()
+			c.notify()
+			return true
+		}
 		cause := fmt.Sprintf("%s: %v", c.peers[peer].addr(), err)
 		if d.cause != nil {
 			cause = fmt.Sprintf("its connection ended (%v), then %s", d.cause, cause)
@@ -245,10 +254,18 @@ func (c *Control) maintain() {
 	if !c.joined || c.down || c.state[c.rank] == isLost {
 		return
 	}
-	if c.closing && len(c.links) > 0 {
-		return // what is left to say has a way out
+	if c.closing {
+		// One link to somebody who stays is enough to be heard and to hear.
+		for _, l := range c.links {
+			if c.state[l.peer] == alive {
+				return
+			}
+		}
 	}
 	c.want(1)
+	if c.closing {
+		return
+	}
 	if skip := chord(c.size); skip > 1 {
 		c.want(skip)
 	}

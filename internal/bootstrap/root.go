@@ -256,11 +256,15 @@ func (r *Root) checkIn(conn net.Conn, h hello, m member) {
 	rank, size := int(h.from), int(h.size)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err := r.objection(rank, size, &m); err != nil {
-		r.fail(err)
+	err := r.objection(rank, size, &m)
+	if err != nil {
+		r.fail(err) // unless it has failed already, or joined
 	}
 	if r.failed != nil || r.isClosed() {
-		r.tell(conn, recordFailed, appendError(nil, r.lastWord(), max(r.size, size)))
+		err = r.lastWord()
+	}
+	if err != nil {
+		r.tell(conn, recordFailed, appendError(nil, err, max(r.size, size)))
 		conn.Close()
 		return
 	}

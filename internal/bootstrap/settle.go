@@ -1,5 +1,7 @@
 package bootstrap
 
+import "slices"
+
 // What is everywhere, found out with a token; all of this needs Control.mu.
 //
 // The coordinator, the lowest living rank, sends a token clockwise round the
@@ -15,15 +17,25 @@ package bootstrap
 // it. When the coordinator dies the lowest rank then living starts its own.
 //
 // The ring may skip only those that are lost or have left. A stopped process
-// holds the token up, and with it the forgetting, but not the messages.
+// holds the token up, and with it the forgetting, but not the messages. Those
+// that have left need nothing more, but wait to hear that their goodbye is
+// everywhere: each of their neighbours gives them a copy. When nobody else lives
+// there is nobody to ask.
 
 // passing is a token to be passed on.
 type passing struct {
-	t      *token
-	frame  []byte
-	from   int   // marks before this one are covered
-	ready  bool  // all marks are
-	sentOn *link // where it went, if anywhere yet
+	t     *token
+	frame []byte
+	from  int     // marks before this one are covered
+	ready bool    // all marks are
+	sent  []*link // where it went
+}
+
+func (p *passing) send(l *link) {
+	if !slices.Contains(p.sent, l) {
+		l.send(p.frame)
+		p.sent = append(p.sent, l)
+	}
 }
 
 // takeToken handles a token that has arrived.
@@ -64,68 +76,71 @@ func (c *Control) pump() {
 		if !p.ready {
 			p.ready = c.journal.covers(p.t.asked, &p.from)
 		}
-		if p.ready && next != nil && p.sentOn != next {
-			next.send(p.frame)
-			p.sentOn = next
+		if !p.ready {
+			continue
+		}
+		if next != nil {
+			p.send(next)
+		}
+		for _, l := range c.links {
+			if c.state[l.peer] == hasLeft {
+				p.send(l)
+			}
 		}
 	}
 }
 
-// successor is the link to the next process on the ring of the living, or nil
-// while there is none; alone says that there is no such process. A process that
-// has left stays on the ring while it is linked.
+// successor is the link to the next living process, or nil while there is none;
+// alone says that no other lives.
 func (c *Control) successor() (next *link, alone bool) {
 	for i := 1; i < c.size; i++ {
-		r := (c.rank + i) % c.size
-		switch c.state[r] {
-		case alive:
+		if r := (c.rank + i) % c.size; c.state[r] == alive {
 			return c.linked(r), false
-		case hasLeft:
-			if l := c.linked(r); l != nil {
-				return l, false
-			}
 		}
 	}
 	return nil, true
 }
 
-// coordinator reports whether it falls to this process to send tokens: to the
-// lowest living rank, or, when all are leaving, to the lowest of those in sight.
+// mergeMarks has one mark for each origin, the further one.
+func mergeMarks(a, b []mark) []mark {
+	out := slices.Clone(a)
+	for _, m := range b {
+		i := slices.IndexFunc(out, func(x mark) bool { return x.origin == m.origin })
+		if i < 0 {
+			out = append(out, m)
+		} else {
+			out[i].seq = max(out[i].seq, m.seq)
+		}
+	}
+	return out
+}
+
+// coordinator reports whether it falls to this process to send tokens.
 func (c *Control) coordinator() bool {
-	for r, s := range c.state {
-		if s == alive {
-			return r == c.rank
-		}
-	}
-	for _, l := range c.links {
-		if l.peer < c.rank && c.state[l.peer] == hasLeft {
-			return false
-		}
-	}
-	return true
+	return slices.Index(c.state, alive) == c.rank
 }
 
 // coordinate starts a round if it is this process's to start and there is
 // something to find out or to tell.
 func (c *Control) coordinate() {
-	if !c.joined || c.down || c.inRound && len(c.links) > 0 || !c.coordinator() {
+	if !c.joined || c.down || !c.coordinator() {
 		return
 	}
-	if _, alone := c.successor(); alone {
-		c.inRound, c.found = false, nil
-		delete(c.passing, c.rank)
-		c.forget(c.journal.unsettled())
-		return
-	}
-	if c.inRound {
+	_, alone := c.successor()
+	if c.inRound && !alone {
 		return
 	}
 	asked := c.journal.unsettled()
+	if alone {
+		c.forget(asked)
+		c.found = mergeMarks(c.found, asked)
+		asked = nil
+	}
 	if len(asked) == 0 && len(c.found) == 0 {
 		return
 	}
 	c.round++
-	c.inRound = true
+	c.inRound = !alone // when alone the token is only told to those who leave
 	t := &token{issuer: c.rank, round: c.round, settled: c.found, asked: asked}
 	c.found = nil
 	c.passing[c.rank] = &passing{t: t, frame: tokenFrame(t), ready: true}
