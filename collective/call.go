@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/gollective/gollective/collective/plan"
 	"github.com/gollective/gollective/dtype"
@@ -52,7 +53,7 @@ type Call struct {
 func (s *state) prepare(c *Call) (exec.Call, error) {
 	call := exec.Call{Spec: plan.Spec{Kind: c.Kind, Type: c.Type, Count: c.Count}}
 	spec := &call.Spec
-	if c.Count < 0 {
+	if c.Count == disagree {
 		return call, lengths(c)
 	}
 	switch c.Kind {
@@ -71,7 +72,7 @@ func (s *state) prepare(c *Call) (exec.Call, error) {
 		spec.Root = c.Root
 	}
 	if err := spec.Validate(s.size); err != nil {
-		return call, &fault.Argument{Call: spec.String(), Reason: err.Error(), Err: ErrInvalid}
+		return call, &fault.Argument{Call: spec.String(), Reason: reason(spec, err), Err: ErrInvalid}
 	}
 	if spec.Op.NeedsScalar() && call.Scalar.Type != spec.Type {
 		return call, invalid(spec, "the scalar of the reduction is %v", call.Scalar.Type)
@@ -163,7 +164,7 @@ func (s *state) prepareVectors(c *Call, call exec.Call) (exec.Call, error) {
 	spec := &call.Spec
 	spec.Count = 0 // counts differ between ranks
 	if err := spec.Validate(s.size); err != nil {
-		return call, &fault.Argument{Call: spec.String(), Reason: err.Error(), Err: ErrInvalid}
+		return call, &fault.Argument{Call: spec.String(), Reason: reason(spec, err), Err: ErrInvalid}
 	}
 	for _, side := range []struct {
 		name            string
@@ -199,6 +200,13 @@ func (s *state) prepareVectors(c *Call, call exec.Call) (exec.Call, error) {
 		RecvCounts: c.RecvCounts, RecvOffsets: c.RecvOffsets,
 	}
 	return call, nil
+}
+
+// reason is the text of an error of package plan without the call, which the error
+// made of it names.
+func reason(spec *plan.Spec, err error) string {
+	text := strings.TrimPrefix(err.Error(), plan.ErrSpec.Error()+": ")
+	return strings.TrimPrefix(text, spec.String()+": ")
 }
 
 // invalid is an error about an argument of a call.

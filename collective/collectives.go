@@ -3,6 +3,7 @@ package collective
 import (
 	"context"
 	"fmt"
+	"math"
 
 	"github.com/gollective/gollective/collective/plan"
 	"github.com/gollective/gollective/internal/fault"
@@ -297,7 +298,7 @@ func BarrierAsync(ctx context.Context, c *Comm) (*Handle, error) {
 
 // disagree is the Count of a Call whose slices have lengths that don't fit
 // together: Comm.prepare refuses it by the lengths of its buffers.
-const disagree = -1
+const disagree = math.MinInt
 
 // same is the common length of two slices.
 func same(a, b int) int {

@@ -166,9 +166,9 @@ func planError(spec *plan.Spec, err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, plan.ErrSpec):
-		return &fault.Argument{Call: spec.String(), Reason: err.Error(), Err: ErrInvalid}
+		return &fault.Argument{Call: spec.String(), Reason: reason(spec, err), Err: ErrInvalid}
 	case errors.Is(err, plan.ErrUnordered), errors.Is(err, plan.ErrNoRoom):
-		return &fault.Argument{Call: spec.String(), Reason: err.Error(), Err: ErrUnsupported}
+		return &fault.Argument{Call: spec.String(), Reason: reason(spec, err), Err: ErrUnsupported}
 	}
 	return err
 }
@@ -224,15 +224,24 @@ func (c *Comm) Err() error {
 // ranks, does not wait, and may be called again. Close is still due.
 //
 // NCCL: ncclCommAbort.
-func (c *Comm) Abort() { c.world.abort(&fault.Abort{Rank: c.rank}) }
+func (c *Comm) Abort() {
+	if c.valid() {
+		c.world.abort(&fault.Abort{Rank: c.rank})
+	}
+}
 
 // Close waits until what this rank has issued is done, and releases what the
 // communicator holds. Data that was sent stays available to its receivers. Later
 // calls of this rank fail with ErrClosed, and so do, with ErrPeerClosed, calls of
 // others that would need this rank. Close may be called again; it returns nil.
 //
+// Abort and Close of a nil Comm, which Split can return, do nothing.
+//
 // NCCL: ncclCommFinalize and ncclCommDestroy.
 func (c *Comm) Close() error {
+	if !c.valid() {
+		return nil
+	}
 	c.closing.Do(func() {
 		c.engine.Close()
 		c.closed.Store(true)

@@ -2,6 +2,8 @@ package collective
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 
 	"github.com/gollective/gollective/internal/exec"
@@ -85,7 +87,7 @@ func (g *Group) Start(ctx context.Context) (*Handle, error) {
 	for i, r := range recorded {
 		var err error
 		if works[i], err = r.state.engine.Prepare(r.calls); err != nil {
-			return nil, planError(&r.calls[0].Spec, err)
+			return nil, groupError(r.calls, err)
 		}
 	}
 	h := &Handle{}
@@ -103,6 +105,17 @@ func (g *Group) Start(ctx context.Context) (*Handle, error) {
 	}
 	h.finish(refused)
 	return h, nil
+}
+
+// groupError is planError for several calls, where the error may be about how they
+// fit together.
+func groupError(calls []exec.Call, err error) error {
+	err = planError(&calls[0].Spec, err)
+	var argument *fault.Argument
+	if len(calls) > 1 && errors.As(err, &argument) {
+		argument.Call = fmt.Sprintf("Group of %d calls", len(calls))
+	}
+	return err
 }
 
 // Handle is a launch in progress.

@@ -37,6 +37,9 @@ type forming struct {
 //
 // NCCL: ncclCommSplit.
 func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
+	if !c.valid() {
+		return nil, &fault.Argument{Call: "Split", Reason: "the communicator is nil", Err: ErrInvalid}
+	}
 	if color < NoColor {
 		return nil, &fault.Argument{Call: "Split", Reason: fmt.Sprintf("color %d", color), Err: ErrInvalid}
 	}
@@ -75,6 +78,15 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 func (c *Comm) Shrink(ctx context.Context, exclude []int) (*Comm, error) {
 	wrong := func(format string, args ...any) error {
 		return &fault.Argument{Call: "Shrink", Reason: fmt.Sprintf(format, args...), Err: ErrInvalid}
+	}
+	if !c.valid() {
+		return nil, wrong("the communicator is nil")
+	}
+	if ctx == nil {
+		return nil, wrong("the context is nil")
+	}
+	if c.group != nil {
+		return nil, wrong("not possible in a group")
 	}
 	if len(exclude) == 0 {
 		return nil, wrong("no rank to exclude")

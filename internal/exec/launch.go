@@ -2,6 +2,7 @@ package exec
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/gollective/gollective/collective/plan"
 	"github.com/gollective/gollective/internal/fault"
@@ -181,9 +182,26 @@ func (e *Engine) fuse(calls []Call) (Work, error) {
 	if err != nil {
 		return Work{}, err
 	}
+	if err := matchOwn(p, calls); err != nil {
+		return Work{}, err
+	}
 	p.Spec = plan.Spec{Kind: plan.Send, Type: calls[0].Spec.Type}
 	work.Program, err = e.bind(p)
 	return work, err
+}
+
+// matchOwn checks the messages of this rank to itself as headers check the others:
+// both ends must be of one kind and type.
+func matchOwn(p *plan.Plan, calls []Call) error {
+	for i := range p.Channels {
+		for _, c := range p.Channels[i].Copies {
+			from, to := calls[c.From].Spec, calls[c.To].Spec
+			if from.Type != to.Type || from.Kind != to.Kind && !(oneSided(from.Kind) && oneSided(to.Kind)) {
+				return fmt.Errorf("%w: the rank's message to itself of %v is received by %v", plan.ErrSpec, from, to)
+			}
+		}
+	}
+	return nil
 }
 
 // open reports why no launch, which begins with call, may be issued. The caller
