@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"container/list"
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
@@ -22,15 +23,20 @@ import (
 //
 //	depot  → client  nonce, 16 bytes
 //	client → depot   length of the name, 2 bytes; name; HMAC-SHA256(secret, nonce ‖ name)
-//	depot  → client  status, 1 byte; size or length of an error text, 8 bytes;
-//	                 the segment's descriptor (SCM_RIGHTS) or the text
+//	depot  → client  status, 1 byte; size or length of a text, 8 bytes; the
+//	                 segment's descriptor (SCM_RIGHTS) or the text
 const (
 	nonceBytes    = 16
 	mostName      = 256
 	mostErrorText = 4096
 	statusGiven   = 1
 	statusRefused = 2
+	statusNoSpace = 3 // the text is what is needed and what is free, 8 bytes each
 )
+
+// mostExchanges bounds the exchanges under way at a depot. Whoever comes beyond it
+// takes the place of the oldest: a peer needs a moment, a stranger may dawdle.
+const mostExchanges = 256
 
 // exchangeTimeout bounds one exchange: the peer's depot answers without asking
 // anybody, so only a stopped process takes longer, or a stranger who dawdles.
@@ -42,11 +48,15 @@ type Depot struct {
 	listener *net.UnixListener
 	serving  sync.WaitGroup
 
+	// ctx ends with the Depot, and with it what is being fetched.
+	ctx    context.Context
+	cancel context.CancelFunc
+
 	mu       sync.Mutex
 	segments map[string]*segment // made here
 	fetched  map[string]*segment // by "address name"
 	provider Provider
-	conns    map[net.Conn]struct{}
+	conns    *list.List // of net.Conn, the oldest first
 	closed   bool
 }
 
@@ -67,8 +77,9 @@ func Open(secret []byte) (*Depot, error) {
 		listener: l,
 		segments: make(map[string]*segment),
 		fetched:  make(map[string]*segment),
-		conns:    make(map[net.Conn]struct{}),
+		conns:    list.New(),
 	}
+	d.ctx, d.cancel = context.WithCancel(context.Background())
 	d.serving.Add(1)
 	go d.accept()
 	return d, nil
@@ -132,12 +143,19 @@ func (d *Depot) Fetch(ctx context.Context, address string, secret []byte, name s
 	if closed {
 		return nil, net.ErrClosed
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(d.ctx, cancel)()
 	s, err := fetch(ctx, address, secret, name)
 	if err != nil {
 		return nil, fmt.Errorf("shm: segment %s of %s: %w", name, address, err)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.closed {
+		s.close()
+		return nil, net.ErrClosed
+	}
 	if other, ok := d.fetched[key]; ok { // somebody was faster
 		s.close()
 		return other.memory, nil
@@ -176,10 +194,11 @@ func (d *Depot) Close() error {
 		return nil
 	}
 	d.closed = true
-	for c := range d.conns {
-		c.Close()
+	for e := d.conns.Front(); e != nil; e = e.Next() {
+		e.Value.(net.Conn).Close()
 	}
 	d.mu.Unlock()
+	d.cancel()
 	err := d.listener.Close()
 	d.serving.Wait()
 	d.Drop(func(string) bool { return true })
@@ -199,12 +218,15 @@ func (d *Depot) accept() {
 			continue
 		}
 		d.mu.Lock()
-		if d.closed || len(d.conns) >= 256 {
+		if d.closed {
 			d.mu.Unlock()
 			conn.Close()
 			continue
 		}
-		d.conns[conn] = struct{}{}
+		if d.conns.Len() >= mostExchanges {
+			d.conns.Remove(d.conns.Front()).(net.Conn).Close()
+		}
+		place := d.conns.PushBack(conn)
 		d.mu.Unlock()
 		d.serving.Add(1)
 		go func() {
@@ -212,7 +234,7 @@ func (d *Depot) accept() {
 			_ = conn.SetDeadline(time.Now().Add(exchangeTimeout))
 			_ = d.serve(conn) // whoever is at the other end, it changes nothing here
 			d.mu.Lock()
-			delete(d.conns, conn)
+			d.conns.Remove(place) // does nothing when another has its place
 			d.mu.Unlock()
 			conn.Close()
 		}()
@@ -232,21 +254,50 @@ func (d *Depot) serve(conn *net.UnixConn) error {
 	if err != nil {
 		return err
 	}
-	s, err := d.lookUp(name)
+	fd, size, err := d.lookUp(name)
 	if err != nil {
-		text := err.Error()
-		if errors.Is(err, ErrUnknown) {
-			text = ""
-		}
-		text = text[:min(len(text), mostErrorText)]
-		reply := binary.LittleEndian.AppendUint64([]byte{statusRefused}, uint64(len(text)))
-		_, err = conn.Write(append(reply, text...))
+		_, err = conn.Write(refusal(err))
 		return err
 	}
-	reply := binary.LittleEndian.AppendUint64([]byte{statusGiven}, uint64(len(s.memory)))
-	_, _, err = conn.WriteMsgUnix(reply, unix.UnixRights(s.fd), nil)
+	defer unix.Close(fd)
+	reply := binary.LittleEndian.AppendUint64([]byte{statusGiven}, uint64(size))
+	_, _, err = conn.WriteMsgUnix(reply, unix.UnixRights(fd), nil)
 	return err
 }
+
+// refusal is the reply for an error.
+func refusal(err error) []byte {
+	status, text := byte(statusRefused), []byte(err.Error())
+	var space *SpaceError
+	switch {
+	case errors.Is(err, ErrUnknown):
+		text = nil
+	case errors.As(err, &space):
+		status = statusNoSpace
+		text = binary.LittleEndian.AppendUint64(nil, uint64(space.Need))
+		text = binary.LittleEndian.AppendUint64(text, uint64(space.Free))
+	}
+	text = text[:min(len(text), mostErrorText)]
+	return append(binary.LittleEndian.AppendUint64([]byte{status}, uint64(len(text))), text...)
+}
+
+// refused is the inverse of refusal.
+func refused(status byte, text []byte) error {
+	switch {
+	case status == statusRefused && len(text) == 0:
+		return ErrUnknown
+	case status == statusRefused:
+		return fmt.Errorf("refused: %s", text)
+	case status == statusNoSpace && len(text) == 16:
+		return &SpaceError{
+			Need: int64(binary.LittleEndian.Uint64(text)), Free: int64(binary.LittleEndian.Uint64(text[8:])),
+			Cause: errors.New("said by the process that would own it"),
+		}
+	}
+	return errNoAnswer
+}
+
+var errNoAnswer = errors.New("not an answer")
 
 // readRequest returns the name asked for by somebody who knows the secret.
 func readRequest(r io.Reader, secret, nonce []byte) (string, error) {
@@ -275,20 +326,26 @@ func proof(secret, nonce, name []byte) []byte {
 	return mac.Sum(nil)
 }
 
-func (d *Depot) lookUp(name string) (*segment, error) {
+// lookUp returns a descriptor of a segment, which the caller closes: the Depot's
+// own may be closed, and its number given to another file, before it is sent.
+func (d *Depot) lookUp(name string) (fd, size int, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if s, ok := d.segments[name]; ok {
-		return s, nil
+	s, ok := d.segments[name]
+	if !ok {
+		if d.provider == nil {
+			return -1, 0, ErrUnknown
+		}
+		size, prepare, err := d.provider(name)
+		if err != nil {
+			return -1, 0, err
+		}
+		if s, err = d.create(name, size, prepare); err != nil {
+			return -1, 0, err
+		}
 	}
-	if d.provider == nil {
-		return nil, ErrUnknown
-	}
-	size, prepare, err := d.provider(name)
-	if err != nil {
-		return nil, err
-	}
-	return d.create(name, size, prepare)
+	fd, err = unix.FcntlInt(uintptr(s.fd), unix.F_DUPFD_CLOEXEC, 0)
+	return fd, len(s.memory), err
 }
 
 // fetch asks the depot at address for a segment and maps it.
@@ -343,16 +400,14 @@ func readReply(conn *net.UnixConn) (*segment, error) {
 	}
 	size := binary.LittleEndian.Uint64(reply[1:])
 	switch {
-	case reply[0] == statusRefused && size == 0:
-		return fail(ErrUnknown)
-	case reply[0] == statusRefused && size <= mostErrorText:
+	case reply[0] != statusGiven && size <= mostErrorText:
 		text := make([]byte, size)
 		if _, err := io.ReadFull(conn, text); err != nil {
 			return fail(err)
 		}
-		return fail(fmt.Errorf("refused: %s", text))
+		return fail(refused(reply[0], text))
 	case reply[0] != statusGiven || len(fds) != 1 || size == 0 || size > mostSegment:
-		return fail(errors.New("not an answer"))
+		return fail(errNoAnswer)
 	}
 	s, err := mapSegment(fds[0], int(size))
 	unix.Close(fds[0]) // the mapping keeps the memory

@@ -3,7 +3,9 @@ package shm
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -95,8 +97,8 @@ func (s *segment) close() {
 	}
 }
 
-// freeMemory is what the host and this process's cgroup have left, -1 if neither
-// can be read.
+// freeMemory is what the host, this process's cgroups and its limit on file sizes
+// leave for a segment, -1 if nothing is known.
 func freeMemory() int64 {
 	free := int64(-1)
 	lower := func(v int64) {
@@ -113,14 +115,21 @@ func freeMemory() int64 {
 			}
 		}
 	}
-	if path := ownCgroup(); path != "" {
+	for path := ownCgroup(); path != ""; path = within(path) {
 		limit, current := readNumber(path+"/memory.max"), readNumber(path+"/memory.current")
 		if limit >= 0 && current >= 0 {
-			lower(max(limit-current, 0))
+			lower(max(limit-current+fileCache(path), 0))
 		}
+	}
+	// Beyond this limit the system would send a signal that ends the process.
+	var files unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_FSIZE, &files) == nil && files.Cur < math.MaxInt64 {
+		lower(int64(files.Cur))
 	}
 	return free
 }
+
+const cgroups = "/sys/fs/cgroup"
 
 // ownCgroup is the directory of this process's cgroup (version 2), or "".
 func ownCgroup() string {
@@ -130,10 +139,36 @@ func ownCgroup() string {
 	}
 	for line := range strings.Lines(string(text)) {
 		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
-			return "/sys/fs/cgroup" + path
+			return filepath.Join(cgroups, path)
 		}
 	}
 	return ""
+}
+
+// within is the cgroup that contains the one given, or "".
+func within(path string) string {
+	if path == cgroups || !strings.HasPrefix(path, cgroups+"/") {
+		return ""
+	}
+	return filepath.Dir(path)
+}
+
+// fileCache is the memory of a cgroup that holds copies of files: it counts as
+// used and is given back when it is needed.
+func fileCache(path string) (bytes int64) {
+	text, err := os.ReadFile(path + "/memory.stat")
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(text)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if name == "inactive_file" || name == "active_file" {
+			if n, err := strconv.ParseInt(value, 10, 64); err == nil {
+				bytes += n
+			}
+		}
+	}
+	return bytes
 }
 
 // readNumber reads a file that holds one number, -1 if it does not.

@@ -17,6 +17,9 @@ type Transport struct {
 	self      int
 	processOf func(rank int) int
 	process   func(number int) Neighbour
+
+	ctx    context.Context // ends with the communicator
+	cancel context.CancelFunc
 }
 
 var _ transport.Transport = (*Transport)(nil)
@@ -26,7 +29,9 @@ var _ transport.Transport = (*Transport)(nil)
 // says in which process a rank lives, process where that is; self is this one's
 // number.
 func NewTransport(d *Depot, name string, self int, processOf func(rank int) int, process func(number int) Neighbour) *Transport {
-	return &Transport{depot: d, name: name, self: self, processOf: processOf, process: process}
+	t := &Transport{depot: d, name: name, self: self, processOf: processOf, process: process}
+	t.ctx, t.cancel = context.WithCancel(context.Background())
+	return t
 }
 
 // Name implements transport.Transport.
@@ -50,7 +55,7 @@ func (t *Transport) Connect(l transport.Link) (*transport.Conn, error) {
 		memory, err = t.depot.Create(name, size, func(m []byte) { transport.MarkShared(m, l.Slot) })
 	} else {
 		owner := t.process(to)
-		memory, err = t.depot.Fetch(context.Background(), owner.Address, owner.Secret, name)
+		memory, err = t.depot.Fetch(t.ctx, owner.Address, owner.Secret, name)
 	}
 	if err == nil {
 		err = transport.CheckShared(memory, l.Slot)
@@ -88,5 +93,6 @@ func (t *Transport) Provide(name string) (size int, prepare func([]byte), err er
 
 // Close unmaps the communicator's FIFOs. Nobody may use them any more.
 func (t *Transport) Close() {
+	t.cancel()
 	t.depot.Drop(func(name string) bool { return strings.HasPrefix(name, t.name+"/") })
 }
