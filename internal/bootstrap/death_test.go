@@ -133,11 +133,11 @@ func TestSurvivorsAgreeOnTheLastWords(t *testing.T) {
 			}))
 		}
 		var want []string
-		for i := range len(j.w[survivors[0]].messages[dead]) {
+		for i := range len(j.w[survivors[0]].from(dead)) {
 			want = append(want, fmt.Sprint(i))
 		}
 		for _, r := range survivors {
-			require.Equal(t, want, j.w[r].messages[dead], "rank %d", r)
+			require.Equal(t, want, j.w[r].from(dead), "rank %d", r)
 		}
 		j.closeAll()
 	}
@@ -185,7 +185,7 @@ func TestACutConnectionIsNotADeath(t *testing.T) {
 							continue
 						}
 						require.NoError(t, j.w[r].until(func() bool { return len(j.w[r].messages[from]) >= each }))
-						require.Equal(t, want, j.w[r].messages[from])
+						require.Equal(t, want, j.w[r].from(from))
 					}
 					require.NoError(t, j.w[r].untilEnded(nil, nil))
 				}

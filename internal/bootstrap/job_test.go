@@ -103,6 +103,19 @@ func (w *watcher) untilEnded(lost, left []int) error {
 	return nil
 }
 
+// from is a copy of what a process has said, and heard one of the whole story.
+func (w *watcher) from(rank int) []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.messages[rank])
+}
+
+func (w *watcher) heard() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.order)
+}
+
 func keys[V any](m map[int]V) []int {
 	out := make([]int, 0, len(m))
 	for k := range m {
@@ -268,7 +281,7 @@ func TestMessagesKeepTheirOrder(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					if got := j.w[r].messages[from]; !slices.Equal(got, want) {
+					if got := j.w[r].from(from); !slices.Equal(got, want) {
 						return fmt.Errorf("from %d: %q", from, got)
 					}
 				}
@@ -310,8 +323,8 @@ func TestAnAnswerComesAfterItsQuestion(t *testing.T) {
 	require.NoError(t, eachRank(n, func(r int) error { return c[r].Close(context.Background()) }))
 	for r := 2; r < n; r++ {
 		for i := range questions {
-			q := slices.Index(w[r].order, fmt.Sprintf("0 says question %d", i))
-			a := slices.Index(w[r].order, fmt.Sprintf("1 says answer to question %d", i))
+			q := slices.Index(w[r].heard(), fmt.Sprintf("0 says question %d", i))
+			a := slices.Index(w[r].heard(), fmt.Sprintf("1 says answer to question %d", i))
 			require.Less(t, q, a)
 		}
 	}
@@ -399,7 +412,7 @@ func TestCloseLosesNothing(t *testing.T) {
 				require.ErrorIs(t, j.c[0].Tell(nil), ErrClosed)
 				for r := 1; r < n; r++ {
 					require.NoError(t, j.w[r].untilEnded(nil, []int{0}))
-					require.Len(t, j.w[r].messages[0], each, "all of them before the goodbye")
+					require.Len(t, j.w[r].from(0), each, "all of them before the goodbye")
 				}
 			})
 		}

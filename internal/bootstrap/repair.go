@@ -7,6 +7,7 @@ import (
 	"math"
 	"net"
 	"net/netip"
+	"strings"
 	"time"
 )
 
@@ -143,6 +144,10 @@ func (c *Control) decide(peer int, d *dialling, conn net.Conn, err error) bool {
 		c.notify()
 		return true
 	}
+	if errors.Is(err, errElsewhere) && !c.joined && c.failure == nil {
+		c.failure = &Error{Phase: PhaseRing, Rank: peer, Reporter: c.rank, Addr: c.peers[peer].addr(), Err: ErrGaveUp, Detail: err.Error()}
+		c.notify()
+	}
 	if t := classify(err); dead(d.past, t, time.Since(d.since)) {
 		delete(c.dials, peer)
 		if c.closing && d.past == neverLinked {
@@ -167,7 +172,10 @@ func (c *Control) decide(peer int, d *dialling, conn net.Conn, err error) bool {
 	return false
 }
 
-var errDeclaredLost = errors.New("declared lost")
+var (
+	errDeclaredLost = errors.New("declared lost")
+	errElsewhere    = errors.New("its addresses mean nothing on this host")
+)
 
 // dialMember makes one attempt; it must be called without c.mu.
 func (c *Control) dialMember(peer int, d *dialling) (net.Conn, error) {
@@ -243,8 +251,8 @@ func (c *Control) reachable(peer int, m *member) ([]string, error) {
 		}
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("bootstrap: rank %d can be reached only on its own host, %s (%v), not from %s: its interfaces and routes offered nothing else",
-			peer, m.name, m.addrs, c.self.name)
+		return nil, fmt.Errorf("%w: rank %d is on %s and listens at %s only, this process is on %s; name an interface that both have",
+			errElsewhere, peer, m.name, strings.Join(m.addrs, " and "), c.self.name)
 	}
 	return out, nil
 }

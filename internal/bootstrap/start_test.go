@@ -162,7 +162,7 @@ func TestADeathWhileOthersJoinIsNamed(t *testing.T) {
 	go func() { others <- joinAll(configs(root.ID(), []int{0, 1, 3}, 6)) }()
 	cfg := Config{ID: root.ID(), Rank: 5, Size: 6, Timeout: patient}
 	require.NoError(t, cfg.check())
-	dying := fakeMember(t, cfg)
+	dying := fakeMember(t, cfg, 1)
 	require.Eventually(t, func() bool {
 		root.mu.Lock()
 		defer root.mu.Unlock()
@@ -178,7 +178,7 @@ func TestADeathWhileOthersJoinIsNamed(t *testing.T) {
 }
 
 // fakeMember checks in and does nothing else; nobody listens at its address.
-func fakeMember(t *testing.T, cfg Config) net.Conn {
+func fakeMember(t *testing.T, cfg Config, host uint64) net.Conn {
 	var addr string
 	for _, a := range cfg.ID.addrs {
 		if addr = a; a == localAddr {
@@ -189,7 +189,7 @@ func fakeMember(t *testing.T, cfg Config) net.Conn {
 	h := hello{role: roleCheckIn, from: uint32(cfg.Rank), to: toRoot, size: uint32(cfg.Size)}
 	conn, _, err := connect(context.Background(), addr, "", &cfg.ID, h, 0)
 	require.NoError(t, err)
-	m := member{incarnation: rand.Uint64(), host: 1, name: "fake", addrs: []string{"127.0.0.1:1"}}
+	m := member{incarnation: rand.Uint64(), host: host, name: "fake", addrs: []string{"127.0.0.1:1"}}
 	require.NoError(t, writeRecord(conn, recordCheckIn, m.append(nil)))
 	kind, _, err := readRecord(conn, 4)
 	require.NoError(t, err)
@@ -197,17 +197,29 @@ func fakeMember(t *testing.T, cfg Config) net.Conn {
 	return conn
 }
 
-// A rank that has died after it had checked in, so that its neighbour can't
-// connect to it.
+// A rank whose listener is gone, or means nothing on its neighbour's host.
 func TestANeighbourThatCannotBeReachedIsNamed(t *testing.T) {
-	root := startRoot(t, ListenConfig{Network: NetworkTCP})
-	cfg := Config{ID: root.ID(), Rank: 2, Size: 4}
-	defer fakeMember(t, cfg).Close() // lives, as far as the root can see
-	host, _ := hostNumber()
-	_ = host
-	for i, err := range joinAll(configs(root.ID(), []int{0, 1, 3}, 4)) {
-		require.Error(t, err, "%d", i)
-		require.ErrorContains(t, err, "rank 2")
+	here, _ := hostNumber()
+	for _, tc := range []struct {
+		name string
+		host uint64
+		is   error
+	}{
+		{"nobody listens", here, ErrLost},
+		{"loopback of another host", here + 1, ErrGaveUp},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			root := startRoot(t, ListenConfig{Network: NetworkTCP})
+			cfg := Config{ID: root.ID(), Rank: 2, Size: 4}
+			defer fakeMember(t, cfg, tc.host).Close() // lives, as far as the root can see
+			for i, err := range joinAll(configs(root.ID(), []int{0, 1, 3}, 4)) {
+				require.ErrorIs(t, err, tc.is, "%d", i)
+				var e *Error
+				require.ErrorAs(t, err, &e)
+				require.Equal(t, 2, e.Rank)
+				require.ErrorContains(t, err, "127.0.0.1:1")
+			}
+		})
 	}
 }
 
