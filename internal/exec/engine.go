@@ -13,7 +13,9 @@
 package exec
 
 import (
+	"context"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,7 +33,8 @@ type Config struct {
 	Transport transport.Transport
 	Ledger    *ledger.Ledger
 	Policy    spin.Policy
-	Waiters   int           // goroutines of this process that may wait at the same time
+	Waiters   int           // goroutines that may wait at the same time
+	Cores     int           // processors that they share; 0 = GOMAXPROCS
 	Timeout   time.Duration // of one call; 0 = none
 
 	// Parker makes the place where a goroutine of this engine sleeps. Default
@@ -76,6 +79,11 @@ type Engine struct {
 	sendEnds map[endKey]*transport.SendEnd
 	recvEnds map[endKey]*transport.RecvEnd
 	pairs    map[int]*pair
+	// connecting is the call for which FIFOs are made.
+	connecting struct {
+		ctx  context.Context
+		call *Call
+	}
 	launches uint64 // begun so far
 	// history is made of all collectives executed so far, in order.
 	history uint64
@@ -221,11 +229,15 @@ type worker struct {
 }
 
 func (e *Engine) newWorker() *worker {
+	cores := e.config.Cores
+	if cores == 0 {
+		cores = runtime.GOMAXPROCS(0)
+	}
 	parker := spin.NewParker
 	if e.config.Parker != nil {
 		parker = e.config.Parker
 	}
-	w := &worker{engine: e, waiter: spin.NewWaiterAt(e.config.Policy, e.config.Waiters, parker())}
+	w := &worker{engine: e, waiter: spin.NewWaiterAt(e.config.Policy, e.config.Waiters, cores, parker())}
 	w.any.worker = w
 	e.ledger.Register(w.waiter.Parker())
 	e.blocksMu.Lock()

@@ -58,6 +58,8 @@ var rooms = []struct {
 		"collective/plan", "dtype", "internal/fault", "internal/ledger", "internal/reduce", "internal/spin", "proto", "transport",
 	}}},
 
+	// On which processors a process may run.
+	{"internal/affinity", room{modules: []string{sys}}},
 	// How processes find each other.
 	{"internal/launch", room{modules: []string{sys}}},
 	{"internal/bootstrap", room{ours: []string{"internal/fault", "internal/launch"}, modules: []string{sys}}},
@@ -68,7 +70,7 @@ var rooms = []struct {
 	// What users import. Protocols are below it only through exec.
 	{"collective", room{ours: []string{
 		"collective/plan", "collective/topo", "dtype",
-		"internal/bootstrap", "internal/exec", "internal/fault", "internal/launch", "internal/ledger", "internal/reduce", "internal/spin",
+		"internal/affinity", "internal/bootstrap", "internal/exec", "internal/fault", "internal/launch", "internal/ledger", "internal/reduce", "internal/spin",
 		"transport", "transport/inproc", "transport/shm",
 	}}},
 

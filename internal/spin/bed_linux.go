@@ -39,4 +39,4 @@ func (b *Bed) sleep(token uint32, atMost time.Duration) bool {
 }
 
 // yieldProcessor lets another process run, if one waits for this processor.
-func yieldProcessor() { _, _, _ = unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
+func yieldProcessor() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }

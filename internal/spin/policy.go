@@ -11,10 +11,7 @@
 // exists to show.
 package spin
 
-import (
-	"fmt"
-	"runtime"
-)
+import "fmt"
 
 // Policy says how a waiter uses the processor.
 type Policy uint8
@@ -80,10 +77,10 @@ type limits struct {
 }
 
 // limitsFor decides how long waiters of policy p may poll and yield when
-// waiters of them share the processors, as goroutines of this process or, if
+// waiters of them share cores processors, as goroutines of this process or, if
 // shared, of several.
-func limitsFor(p Policy, waiters int, shared bool) limits {
-	crowded := waiters > runtime.GOMAXPROCS(0)
+func limitsFor(p Policy, waiters, cores int, shared bool) limits {
+	crowded := waiters > cores
 	switch {
 	case p == Spin:
 		return limits{spinTurns, -1}

@@ -22,12 +22,12 @@ func TestPolicyNamesAreReadBack(t *testing.T) {
 
 func TestAdaptiveDoesNotSpinWhenWaitersOutnumberProcessors(t *testing.T) {
 	procs := runtime.GOMAXPROCS(0)
-	require.Equal(t, limits{adaptiveTurns, adaptiveYields}, limitsFor(Adaptive, procs, false))
-	require.Equal(t, limits{1, crowdedYields}, limitsFor(Adaptive, procs+1, false))
-	require.Equal(t, limits{1, sharedYields}, limitsFor(Adaptive, procs+1, true))
+	require.Equal(t, limits{adaptiveTurns, adaptiveYields}, limitsFor(Adaptive, procs, procs, false))
+	require.Equal(t, limits{1, crowdedYields}, limitsFor(Adaptive, procs+1, procs, false))
+	require.Equal(t, limits{1, sharedYields}, limitsFor(Adaptive, procs+1, procs, true))
 	for _, waiters := range []int{1, procs, 1000} {
-		require.Equal(t, limits{spinTurns, -1}, limitsFor(Spin, waiters, false))
-		require.Equal(t, limits{1, -1}, limitsFor(Yield, waiters, false))
-		require.Equal(t, limits{1, 0}, limitsFor(Block, waiters, false))
+		require.Equal(t, limits{spinTurns, -1}, limitsFor(Spin, waiters, procs, false))
+		require.Equal(t, limits{1, -1}, limitsFor(Yield, waiters, procs, false))
+		require.Equal(t, limits{1, 0}, limitsFor(Block, waiters, procs, false))
 	}
 }

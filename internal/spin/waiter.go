@@ -83,11 +83,14 @@ const (
 
 // NewWaiter returns a Waiter for a process in which waiters goroutines may wait
 // at the same time.
-func NewWaiter(p Policy, waiters int) *Waiter { return NewWaiterAt(p, waiters, NewParker()) }
+func NewWaiter(p Policy, waiters int) *Waiter {
+	return NewWaiterAt(p, waiters, runtime.GOMAXPROCS(0), NewParker())
+}
 
-// NewWaiterAt is NewWaiter with a Parker of the caller's, which nobody else uses.
-func NewWaiterAt(p Policy, waiters int, at *Parker) *Waiter {
-	return &Waiter{limits: limitsFor(p, waiters, at.bed != nil), parker: at}
+// NewWaiterAt is NewWaiter for waiters that share cores processors, with a Parker
+// of the caller's, which nobody else uses.
+func NewWaiterAt(p Policy, waiters, cores int, at *Parker) *Waiter {
+	return &Waiter{limits: limitsFor(p, waiters, cores, at.bed != nil), parker: at}
 }
 
 // Parker is what a failure must wake.
@@ -161,13 +164,7 @@ func (w *Waiter) slow(c Condition) error {
 				look = true
 			}
 		} else {
-			w.local.Yields++
-			runtime.Gosched()
-			if w.parker.bed != nil {
-				// Who is waited for may be another process, of which
-				// Go's scheduler knows nothing.
-				yieldProcessor()
-			}
+			w.yield(turn)
 		}
 		if w.poll(c) {
 			return nil
@@ -185,6 +182,22 @@ func (w *Waiter) slow(c Condition) error {
 				}
 			}
 		}
+	}
+}
+
+// yield gives the processor away. Between processes that is the system's to do,
+// of which Go's scheduler knows nothing. Go's own yield wakes an idle thread to
+// look for work, which takes a processor from the very rank that is waited for:
+// there it comes every eighth time only.
+func (w *Waiter) yield(turn int) {
+	w.local.Yields++
+	if w.parker.bed == nil {
+		runtime.Gosched()
+		return
+	}
+	yieldProcessor()
+	if turn%8 == 0 {
+		runtime.Gosched()
 	}
 }
 
