@@ -30,9 +30,9 @@ type state struct {
 	rank, size int
 	world      *world
 	engine     *exec.Engine
-	splits     int     // Splits so far: the same on all ranks
-	barrier    [2]byte // what a Barrier reduces
-	shrinks    int     // Shrinks so far: the same on all survivors
+	splits     int            // Splits so far: the same on all ranks
+	barrier    [2]byte        // what a Barrier reduces
+	shrinks    map[string]int // Shrinks so far, by members, where all ranks live here
 	closing    sync.Once
 	closed     atomic.Bool
 

@@ -1,6 +1,9 @@
 package collective
 
-import "github.com/gollective/gollective/internal/fault"
+import (
+	"github.com/gollective/gollective/internal/fault"
+	"github.com/gollective/gollective/transport/shm"
+)
 
 // The causes of errors, for errors.Is. Errors of the first group are found before
 // anything is sent and leave the communicator as it was. The others end it: every
@@ -34,6 +37,8 @@ var (
 	// ErrPeerClosed: a rank that a call needs has closed its communicator
 	// (details: *PeerClosedError).
 	ErrPeerClosed = fault.ErrPeerClosed
+	// ErrSpace: there is not enough memory to share (details: *SpaceError).
+	ErrSpace = shm.ErrSpace
 )
 
 // Details of errors, for errors.As.
@@ -44,4 +49,5 @@ type (
 	AbortError      = fault.Abort
 	PeerLostError   = fault.PeerLost
 	PeerClosedError = fault.PeerClosed
+	SpaceError      = shm.SpaceError
 )

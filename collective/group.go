@@ -86,7 +86,7 @@ func (g *Group) Start(ctx context.Context) (*Handle, error) {
 	works := make([][]exec.Work, len(recorded))
 	for i, r := range recorded {
 		var err error
-		if works[i], err = r.state.engine.Prepare(r.calls); err != nil {
+		if works[i], err = r.state.engine.Prepare(ctx, r.calls); err != nil {
 			return nil, groupError(r.calls, err)
 		}
 	}
@@ -189,7 +189,7 @@ func (c *Comm) Start(ctx context.Context, call Call) (*Handle, error) {
 	if err != nil {
 		return nil, err
 	}
-	works, err := c.engine.Prepare([]exec.Call{prepared})
+	works, err := c.engine.Prepare(ctx, []exec.Call{prepared})
 	if err != nil {
 		return nil, planError(&prepared.Spec, err)
 	}

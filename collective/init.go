@@ -66,7 +66,9 @@ func (u *UniqueID) Close() error { return u.root.Close() }
 //
 // Every step ends: by c.JoinTimeout at the latest, with an error that names the
 // step and the processes waited for. All processes must have set alike what plans
-// depend on; if not, the error shows both.
+// depend on; if not, the error shows both. ErrPeerLost names a process that died
+// meanwhile, ErrTimeout those that did not come; ranks are processes' in these
+// errors.
 //
 // NCCL: ncclCommInitRankConfig.
 func Init(ctx context.Context, c Config) (*Comm, error) {
@@ -140,15 +142,51 @@ func join(ctx context.Context, world launch.World, ranks int, c Config) (*job, e
 		_ = root.Close() // all have joined, or the job has failed
 	}
 	if err != nil {
-		return nil, errors.Join(err, depot.Close())
+		return nil, errors.Join(joinError(world.Rank, err), depot.Close())
 	}
 	j := newJob(world.Rank, control, depot, c.JoinTimeout)
 	if j.processes, err = decodeDescriptions(control.Descriptions(), j.self); err != nil {
 		j.end()
 		return nil, err
 	}
-	control.Handle(bootstrap.Handler{Message: j.handle, Lost: j.lose})
+	control.Handle(bootstrap.Handler{Message: j.handle, Lost: j.lose, Left: j.leave})
 	return j, nil
+}
+
+// joinFailure is an error of package bootstrap that also answers as the kind that it
+// is among those of communicators.
+type joinFailure struct {
+	error
+	kind error
+}
+
+func (e *joinFailure) Unwrap() []error { return []error{e.error, e.kind} }
+
+// joinError gives a failure to join its kind. Ranks are processes' there: which
+// ranks of the communicator live where is not known yet.
+func joinError(self int, err error) error {
+	var e *bootstrap.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	var kind error
+	switch {
+	case errors.Is(err, bootstrap.ErrLost) && e.Rank >= 0:
+		kind = &fault.PeerLost{Rank: e.Rank, Cause: err}
+	case errors.Is(err, bootstrap.ErrMissing), errors.Is(err, bootstrap.ErrTimeout):
+		timeout := &fault.Timeout{Rank: self, Call: "Init", Missing: e.Missing, Waiting: -1, Cause: context.DeadlineExceeded}
+		if len(e.Missing) == 0 && e.Rank >= 0 {
+			timeout.Missing = []int{e.Rank}
+		}
+		kind = timeout
+	case errors.Is(err, bootstrap.ErrSize), errors.Is(err, bootstrap.ErrClaimed):
+		kind = ErrInvalid
+	case errors.Is(err, bootstrap.ErrGaveUp), errors.Is(err, bootstrap.ErrRoot):
+		kind = &fault.Abort{Rank: e.Rank, Call: "Init", Cause: err}
+	default:
+		return err
+	}
+	return &joinFailure{err, kind}
 }
 
 // openDepot starts this process's depot. Its secret comes with the mark, to those

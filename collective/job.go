@@ -1,9 +1,7 @@
 package collective
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -11,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gollective/gollective/internal/fault"
 	"github.com/gollective/gollective/transport/shm"
 )
 
@@ -32,7 +29,9 @@ type job struct {
 	early     map[string]error          // failures of communicators that are not made yet
 	lost      map[int]error             // by process
 	tokens    uint64
-	questions map[uint64]map[int]bool // open questions: who has answered
+	questions map[uint64]*question // that are open
+	left      map[int]bool         // processes that have said goodbye
+	shrinks   map[shrinkKey]int
 }
 
 // control is what a job needs of bootstrap.Control.
@@ -99,12 +98,6 @@ func decodeDescriptions(texts [][]byte, self int) ([]description, error) {
 		}
 	}
 	return all, nil
-}
-
-// mark is what the homes of a process begin with.
-func (j *job) mark(number int) []byte {
-	sum := sha256.Sum256(j.processes[number].Mark)
-	return bytes.Join([][]byte{[]byte("gollective home "), sum[:]}, nil)
 }
 
 // announce makes the FIFOs of a communicator available to peers.
@@ -203,19 +196,40 @@ func (j *job) lose(number int, cause error) {
 	}
 }
 
-// lostProcess is the error about a process that is gone, or nil.
-func (j *job) lostProcess(number int) error {
+// leave is told that a process has said goodbye.
+func (j *job) leave(number int) {
+	j.mu.Lock()
+	j.left[number] = true
+	j.mu.Unlock()
+}
+
+// gone reports why a process takes no part any more: it is lost, for that cause, or
+// has left.
+func (j *job) gone(number int) (lost error, left bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	cause, gone := j.lost[number]
-	if !gone {
-		return nil
-	}
-	first := 0
-	for n := range number {
-		first += j.processes[n].Ranks
-	}
-	return &fault.PeerLost{Rank: first, Cause: cause}
+	return j.lost[number], j.left[number]
+}
+
+// failureOf is the failure of a communicator that is not made yet, or nil.
+func (j *job) failureOf(name string) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.early[name]
+}
+
+// countShrink counts the Shrinks of a rank, by members.
+func (j *job) countShrink(rank int, members string) int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	key := shrinkKey{rank, members}
+	j.shrinks[key]++
+	return j.shrinks[key] - 1
+}
+
+type shrinkKey struct {
+	rank    int // in the communicator of all
+	members string
 }
 
 func newJob(self int, c control, depot *shm.Depot, timeout time.Duration) *job {
@@ -225,7 +239,9 @@ func newJob(self int, c control, depot *shm.Depot, timeout time.Duration) *job {
 		worlds:    make(map[string]*world),
 		early:     make(map[string]error),
 		lost:      make(map[int]error),
-		questions: make(map[uint64]map[int]bool),
+		questions: make(map[uint64]*question),
+		left:      make(map[int]bool),
+		shrinks:   make(map[shrinkKey]int),
 	}
 	depot.Provide(j.provide)
 	return j
@@ -234,17 +250,18 @@ func newJob(self int, c control, depot *shm.Depot, timeout time.Duration) *job {
 // root makes this process's part of the communicator of all ranks and returns the
 // handles of those that live here. Ranks are numbered through the processes.
 func (j *job) root(ctx context.Context, c Config) ([]*Comm, error) {
-	var ranks []int
+	p := &process{job: j, name: "all", origin: "all", call: "Init"}
 	for number, d := range j.processes {
 		for range d.Ranks {
-			ranks = append(ranks, number)
+			p.global = append(p.global, len(p.ranks))
+			p.ranks = append(p.ranks, number)
 		}
 	}
 	// Plans depend on the number of cores, and must be the same everywhere.
 	for _, d := range j.processes {
 		c.cores = min(c.cores, max(d.Cores, 1))
 	}
-	w, err := newProcessWorld(ctx, j, "all", ranks, c)
+	w, err := newProcessWorld(ctx, p, c)
 	if err != nil {
 		return nil, err
 	}

@@ -1,12 +1,17 @@
 package collective
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gollective/gollective/internal/fault"
@@ -21,12 +26,19 @@ import (
 // segment of shared memory, its home, and maps the homes of all others; that this
 // works is the proof that they are on one host.
 type process struct {
-	job   *job
-	name  string // of the communicator, the same in all processes
-	ranks []int  // by rank: the number of the process it lives in
-	homes map[int]*home
-	hub   *inproc.Hub
-	fifos *shm.Transport
+	job    *job
+	name   string // of the communicator, the same in all processes
+	origin string // the name, or that of what it was shrunk from
+	ranks  []int  // by rank: the number of the process it lives in
+	global []int  // by rank: its number in the communicator of all ranks
+	homes  map[int]*home
+	hub    *inproc.Hub
+	fifos  *shm.Transport
+
+	// Who makes the communicator, for errors: the call, and the communicator that
+	// it is a call of, nil for Init.
+	call   string
+	parent *process
 
 	mu      sync.Mutex
 	nextBed uint32 // the first bed that no goroutine of this process has
@@ -34,12 +46,14 @@ type process struct {
 
 // home is the memory that a process shows to the others of a communicator:
 //
-//	mark, 128 bytes     the process's number and the job's mark for it
+//	mark, 128 bytes     what proves whose it is, and the word that says that its
+//	                    process has mapped all others
 //	beds                where its goroutines sleep
 //	pages               of the ledger, one per rank that lives there
 type home struct {
-	beds  []spin.Bed
-	pages [][]byte
+	settled *atomic.Uint64
+	beds    []spin.Bed
+	pages   [][]byte
 }
 
 const homeMarkBytes = 128
@@ -51,24 +65,47 @@ func homeBytes(ranks, channels int) (beds, total int) {
 	return beds, homeMarkBytes + beds*spin.BedBytes + ranks*ledger.PageBytes
 }
 
-// newProcessWorld makes this process's part of the communicator called name whose
-// rank r lives in process ranks[r]. All processes that have a rank in it do the
-// same at about the same time.
-func newProcessWorld(ctx context.Context, j *job, name string, ranks []int, c Config) (*world, error) {
-	p := &process{job: j, name: name, ranks: ranks, homes: make(map[int]*home), hub: inproc.NewHub()}
-	p.fifos = shm.NewTransport(j.depot, name, j.self, p.processOf, func(number int) shm.Neighbour {
-		h := p.homes[number]
+// layOut views memory as the home of a process with the given number of ranks.
+func layOut(memory []byte, ranks, channels int) (*home, error) {
+	beds, _ := homeBytes(ranks, channels)
+	h := &home{settled: &transport.Words(memory[homeMarkBytes-8 : homeMarkBytes])[0]}
+	memory = memory[homeMarkBytes:]
+	var err error
+	if h.beds, err = spin.BedsIn(memory[:beds*spin.BedBytes]); err != nil {
+		return nil, err
+	}
+	memory = memory[beds*spin.BedBytes:]
+	for range ranks {
+		h.pages = append(h.pages, memory[:ledger.PageBytes:ledger.PageBytes])
+		memory = memory[ledger.PageBytes:]
+	}
+	return h, nil
+}
+
+// mark is what the home of a process begins with: it shows the process, and which
+// communicator it means.
+func (p *process) mark(number int) []byte {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%x %s %v", p.job.processes[number].Mark, p.name, p.global))
+	return append([]byte("gollective home "), sum[:]...)
+}
+
+// newProcessWorld makes this process's part of p's communicator. All processes that
+// have a rank in it do the same at about the same time.
+func newProcessWorld(ctx context.Context, p *process, c Config) (*world, error) {
+	j := p.job
+	p.homes, p.hub = make(map[int]*home), inproc.NewHub()
+	p.fifos = shm.NewTransport(j.depot, p.name, j.self, p.processOf, func(number int) shm.Neighbour {
 		d := &j.processes[number]
-		return shm.Neighbour{Address: d.Depot, Secret: d.Mark, Beds: h.beds}
+		return shm.Neighbour{Address: d.Depot, Secret: d.Mark, Beds: p.homes[number].beds}
 	})
 	w := &world{
-		config: c, size: len(ranks), open: len(p.ranksIn(j.self)),
+		config: c, size: len(p.ranks), open: len(p.ranksIn(j.self)),
 		transport: p, process: p,
 		forming:  make(map[childKey]*forming),
 		children: make(map[*world]struct{}),
 	}
 	// Peers may ask for FIFOs as soon as they see the home.
-	if err := j.announce(name, p.fifos); err != nil {
+	if err := j.announce(p.name, p.fifos); err != nil {
 		return nil, err
 	}
 	pages, err := p.moveIn(ctx, c)
@@ -76,82 +113,176 @@ func newProcessWorld(ctx context.Context, j *job, name string, ranks []int, c Co
 		w.ledger, err = ledger.Over(pages)
 	}
 	if err != nil {
-		j.withdraw(name)
+		j.withdraw(p.name)
 		return nil, err
 	}
-	w.ledger.OnFailure(func(err error) { j.tellFailure(name, err) })
-	j.add(name, w)
+	w.ledger.OnFailure(func(err error) { j.tellFailure(p.name, err) })
+	j.add(p.name, w)
 	return w, nil
 }
 
 // moveIn makes this process's home, maps the others', and returns the pages of
-// all ranks.
+// all ranks. The others are told of a failure that they would not find themselves.
 func (p *process) moveIn(ctx context.Context, c Config) ([][]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.job.timeout)
 	defer cancel()
-	for number := range p.job.processes {
-		here := len(p.ranksIn(number))
-		if here == 0 {
-			continue
+	pending := slices.Compact(slices.Sorted(slices.Values(p.ranks)))
+	since := time.Now()
+	for pause := time.Millisecond; ; pause = min(2*pause, 20*time.Millisecond) {
+		var err error
+		pending, err = p.visit(ctx, pending, c.MaxChannels, since)
+		switch {
+		case err != nil:
+		case len(pending) == 0:
+			p.homes[p.job.self].settled.Store(1)
+			return p.pages(), nil
+		case ctx.Err() != nil:
+			err = p.notAllCame(pending, ctx.Err())
 		}
-		beds, size := homeBytes(here, c.MaxChannels)
-		memory, err := p.homeOf(ctx, number, size)
 		if err != nil {
-			return nil, fmt.Errorf("communicator %s: process %d (rank %d): %w", p.name, number, p.ranksIn(number)[0], err)
+			return nil, p.spread(err)
 		}
-		h := new(home)
-		memory = memory[homeMarkBytes:]
-		if h.beds, err = spin.BedsIn(memory[:beds*spin.BedBytes]); err != nil {
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+}
+
+// visit maps the homes that are there of the given processes, and returns those
+// whose are not.
+func (p *process) visit(ctx context.Context, numbers []int, channels int, since time.Time) (pending []int, err error) {
+	for _, number := range numbers {
+		if err := p.job.failureOf(p.name); err != nil {
 			return nil, err
 		}
-		memory = memory[beds*spin.BedBytes:]
-		for range here {
-			h.pages = append(h.pages, memory[:ledger.PageBytes:ledger.PageBytes])
-			memory = memory[ledger.PageBytes:]
+		if err := p.absent(number); err != nil {
+			return nil, err
 		}
-		p.homes[number] = h
+		here := len(p.ranksIn(number))
+		memory, err := p.homeOf(ctx, number, here, channels, time.Since(since))
+		if err != nil {
+			return nil, fmt.Errorf("communicator %s: process %d (rank %d): %w", p.name, number, p.known(number)[0], err)
+		}
+		if memory == nil {
+			pending = append(pending, number)
+			continue
+		}
+		if p.homes[number], err = layOut(memory, here, channels); err != nil {
+			return nil, err
+		}
 	}
+	return pending, nil
+}
+
+// A process of this host answers at once, but for one that is stopped; one that
+// has died is noticed by the control connections.
+const (
+	askFor        = time.Second     // one question, so that others are not waited for behind a stopped process
+	unreachableIn = 5 * time.Second // of refused connections: the process is not on this host
+)
+
+// homeOf returns the memory of a process's home: made, if it is this one's, else
+// fetched if it is there, else nil.
+func (p *process) homeOf(ctx context.Context, number, ranks, channels int, tried time.Duration) ([]byte, error) {
+	name := p.name + "/home"
+	want := p.mark(number)
+	_, size := homeBytes(ranks, channels)
+	if number == p.job.self {
+		return p.job.depot.Create(name, size, func(m []byte) { copy(m, want) })
+	}
+	ctx, cancel := context.WithTimeout(ctx, askFor)
+	defer cancel()
+	d := &p.job.processes[number]
+	memory, err := p.job.depot.Fetch(ctx, d.Depot, d.Mark, name)
+	switch {
+	case err == nil && len(memory) != size:
+		return nil, fmt.Errorf("its home has %d bytes, expected %d", len(memory), size)
+	case err == nil && !bytes.HasPrefix(memory, want):
+		return nil, fmt.Errorf("%w: its shared memory does not show what it wrote: it is on another host, or makes another communicator", ErrUnsupported)
+	case err == nil:
+		return memory, nil
+	case errors.Is(err, shm.ErrUnknown), ctx.Err() != nil, tried < unreachableIn:
+		return nil, nil
+	}
+	return nil, fmt.Errorf("%w: %s (pid %d) can't be reached through shared memory, and there is no other transport between processes: %w",
+		ErrUnsupported, d.Host, d.PID, err)
+}
+
+// pages are those of all ranks' in the ledger.
+func (p *process) pages() [][]byte {
 	pages := make([][]byte, len(p.ranks))
 	taken := make(map[int]int)
 	for rank, number := range p.ranks {
 		pages[rank] = p.homes[number].pages[taken[number]]
 		taken[number]++
 	}
-	return pages, nil
+	return pages
 }
 
-// homeOf returns the memory of a process's home: made, if it is this one's,
-// otherwise fetched as soon as it is there.
-func (p *process) homeOf(ctx context.Context, number, size int) ([]byte, error) {
-	name := p.name + "/home"
-	want := p.job.mark(number)
-	if number == p.job.self {
-		return p.job.depot.Create(name, size, func(m []byte) { copy(m, want) })
+// known are the ranks of a process as those who make the communicator know them.
+func (p *process) known(number int) []int {
+	if p.parent != nil {
+		return p.parent.ranksIn(number)
 	}
-	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
-		if err := p.job.lostProcess(number); err != nil {
-			return nil, err
-		}
-		memory, err := p.job.depot.Fetch(ctx, p.job.processes[number].Depot, p.job.processes[number].Mark, name)
-		switch {
-		case err == nil && len(memory) != size:
-			return nil, fmt.Errorf("its home has %d bytes, expected %d", len(memory), size)
-		case err == nil && string(memory[:len(want)]) != string(want):
-			return nil, fmt.Errorf("%w: its shared memory does not show what it wrote: it is on another host", ErrUnsupported)
-		case err == nil:
-			return memory, nil
-		case !errors.Is(err, shm.ErrUnknown):
-			if lost := p.job.lostProcess(number); lost != nil {
-				return nil, lost
-			}
-			return nil, fmt.Errorf("%w: shared memory can't be reached: %w", ErrUnsupported, err)
-		}
-		select {
-		case <-ctx.Done():
-			return nil, fmt.Errorf("waiting for it to join: %w", ctx.Err())
-		case <-time.After(pause):
-		}
+	return p.ranksIn(number)
+}
+
+// absent is the error about a process that takes no part any more, or nil.
+func (p *process) absent(number int) error {
+	cause, left := p.job.gone(number)
+	ranks := p.known(number)
+	switch {
+	case cause != nil:
+		return &fault.PeerLost{Rank: ranks[0], Others: ranks[1:], Cause: cause}
+	case left:
+		return &fault.PeerClosed{Rank: p.known(p.job.self)[0], Call: p.call, PeerRank: ranks[0]}
 	}
+	return nil
+}
+
+// notAllCame is the error for the end of the context of what makes the
+// communicator.
+func (p *process) notAllCame(pending []int, cause error) error {
+	me := p.known(p.job.self)[0]
+	if !errors.Is(cause, context.DeadlineExceeded) {
+		return &fault.Abort{Rank: me, Call: p.call, Cause: cause}
+	}
+	timeout := &fault.Timeout{Rank: me, Call: p.call, Waiting: -1, Cause: cause}
+	for _, number := range pending {
+		timeout.Missing = append(timeout.Missing, p.known(number)...)
+	}
+	slices.Sort(timeout.Missing)
+	return timeout
+}
+
+// spread tells the other processes why the communicator can't be made, unless
+// they know or will find out.
+func (p *process) spread(err error) error {
+	switch {
+	case p.job.failureOf(p.name) != nil, errors.Is(err, fault.ErrPeerLost), errors.Is(err, fault.ErrPeerClosed):
+	case errors.Is(err, fault.ErrTimeout), errors.Is(err, fault.ErrAborted):
+		p.job.tellFailure(p.name, err)
+	default:
+		p.job.tellFailure(p.name, &fault.Abort{Rank: p.known(p.job.self)[0], Call: p.call, Cause: err})
+	}
+	return err
+}
+
+// identity names ranks of the communicator so that it does not matter which one
+// it is, as long as it was shrunk from the same.
+func (p *process) identity(ranks []int) string {
+	var global []int
+	for _, rank := range ranks {
+		global = append(global, p.global[rank])
+	}
+	return short(fmt.Sprint(p.origin, global))
+}
+
+// short is a name for a text of any length.
+func short(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:8])
 }
 
 // ranksIn lists the ranks of the communicator that live in a process.
@@ -224,33 +355,86 @@ func (p *process) silent() []int {
 	return silent
 }
 
+// mostReadableName bounds names made of names of parents: they are parts of names of
+// segments.
+const mostReadableName = 100
+
 // makeChild makes the world of some of parent's ranks.
 func (p *process) makeChild(ctx context.Context, parent *world, id childKey, members []int) (*world, error) {
-	ranks := make([]int, len(members))
-	for i, rank := range members {
-		ranks[i] = p.ranks[rank]
+	child := &process{job: p.job, call: id.call(), parent: p}
+	for _, rank := range members {
+		child.ranks = append(child.ranks, p.ranks[rank])
+		child.global = append(child.global, p.global[rank])
 	}
-	how := "split"
-	if id.shrunk {
-		how = "shrink"
+	if id.shrunk != "" {
+		child.origin = p.origin
+		child.name = fmt.Sprintf("%s.shrink-%s-%d", p.origin, id.shrunk, id.count)
+	} else {
+		child.name = fmt.Sprintf("%s.split%d-%d", p.name, id.count, id.color)
+		if len(child.name) > mostReadableName {
+			child.name = "split-" + short(child.name)
+		}
+		child.origin = child.name
 	}
-	return newProcessWorld(ctx, p.job, fmt.Sprintf("%s.%s%d-%d", p.name, how, id.count, id.color), ranks, parent.config)
+	return newProcessWorld(ctx, child, parent.config)
 }
 
 // close gives back what the communicator holds of this process. All of its ranks
 // here have closed.
 func (p *process) close(w *world) {
+	p.waitForSettlers(w)
 	w.ledger.Retire()
 	p.job.remove(p.name)
 	p.fifos.Close()
 	p.job.release()
 }
 
+// waitForSettlers returns when every process of the communicator has mapped the
+// homes of all, or will not do so any more: what this rank was quick to send and
+// leave behind can be received only in a communicator that came about.
+func (p *process) waitForSettlers(w *world) {
+	ctx, cancel := context.WithTimeout(context.Background(), p.job.timeout)
+	defer cancel()
+	for number, h := range p.homes {
+		for pause := 50 * time.Microsecond; h.settled.Load() == 0 && p.absent(number) == nil; pause = min(2*pause, 10*time.Millisecond) {
+			select {
+			case <-ctx.Done():
+				return
+			case <-w.ledger.Failed():
+				return
+			case <-time.After(pause):
+			}
+		}
+	}
+}
+
 // lose is told that a process of the job is gone.
 func (p *process) lose(w *world, number int, cause error) {
 	if ranks := p.ranksIn(number); len(ranks) > 0 {
-		w.ledger.Heard(&fault.PeerLost{Rank: ranks[0], Cause: cause})
+		w.ledger.Heard(&fault.PeerLost{Rank: ranks[0], Others: ranks[1:], Cause: cause})
 	}
+}
+
+// gone lists the ranks whose processes have died or left.
+func (p *process) gone() []int {
+	var ranks []int
+	for rank, number := range p.ranks {
+		if cause, left := p.job.gone(number); cause != nil || left {
+			ranks = append(ranks, rank)
+		}
+	}
+	return ranks
+}
+
+// Lost lists the ranks that take no part any more, as far as this rank knows: their
+// processes have died, can't be reached, or have left the job. It is what to
+// Shrink without after ErrPeerLost. Where several processes die, ranks hear of them
+// one after the other.
+func (c *Comm) Lost() []int {
+	if !c.valid() || c.world.process == nil {
+		return nil
+	}
+	return c.world.process.gone()
 }
 
 // provide makes segments that peers ask for before this process does: FIFOs to
@@ -300,29 +484,46 @@ func (j *job) handle(from int, message []byte) {
 	}
 }
 
-// patience is how long a question is left open: a running process answers at once.
-const patience = 200 * time.Millisecond
+// patience is how long a question is left open: a running process answers at once,
+// if it gets a processor.
+const patience = 500 * time.Millisecond
+
+// question is one that is open.
+type question struct {
+	answers map[int]bool
+	all     chan struct{} // closed when everybody has answered
+}
 
 // ask finds out which processes answer.
 func (j *job) ask() map[int]bool {
-	answers := make(map[int]bool)
+	q := &question{answers: make(map[int]bool), all: make(chan struct{})}
 	j.mu.Lock()
 	j.tokens++
 	token := uint64(j.self)<<32 | j.tokens
-	j.questions[token] = answers
+	j.questions[token] = q
 	j.mu.Unlock()
 	_ = j.control.Tell(binary.LittleEndian.AppendUint64([]byte{messageQuestion}, token))
-	time.Sleep(patience)
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-q.all:
+	case <-timer.C:
+	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	delete(j.questions, token)
-	return answers // nobody writes it any more
+	return q.answers // nobody writes it any more
 }
 
 func (j *job) answered(token uint64, from int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if answers, ok := j.questions[token]; ok {
-		answers[from] = true
+	q, ok := j.questions[token]
+	if !ok || q.answers[from] {
+		return
+	}
+	q.answers[from] = true
+	if len(q.answers) == len(j.processes)-1 {
+		close(q.all)
 	}
 }

@@ -12,11 +12,20 @@ import (
 // NoColor as a color means: this rank joins none of the new communicators.
 const NoColor = -1
 
-// childKey names a communicator in the making: how it comes out of its parent,
-// the count of such events, and the color.
+// childKey names a communicator in the making. One of Split is named by the count
+// of Splits and the color. One of Shrink is named by its members: survivors who
+// don't know of the same losses yet don't meet, and meet when they do.
 type childKey struct {
-	shrunk       bool
+	shrunk       string // the members, "" for Split
 	count, color int
+}
+
+// call is the call that makes the communicator.
+func (k childKey) call() string {
+	if k.shrunk != "" {
+		return "Shrink"
+	}
+	return "Split"
 }
 
 // forming is a communicator that some members of this process have not joined
@@ -33,7 +42,8 @@ type forming struct {
 // returns nil without an error for NoColor. The new communicator has c's Config;
 // both are used and closed independently, but Abort of c ends both.
 //
-// Errors: ErrInvalid for another negative color, and those of AllGather.
+// Errors: ErrInvalid for another negative color, those of AllGather, and those of
+// Shrink.
 //
 // NCCL: ncclCommSplit.
 func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
@@ -69,10 +79,14 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 // Shrink makes a communicator of the ranks of c without those in exclude, in the
 // same order. It is meant for the time after a rank was lost: c may have failed,
 // and only the ranks that stay call Shrink, all with the same exclude. Calls of c
-// that are under way must have returned.
+// that are under way must have returned. Where another rank is lost meanwhile, the
+// ranks that stay call Shrink again, of c or of what Shrink made, with it in
+// exclude.
 //
 // Errors: ErrInvalid when exclude holds no rank, this rank, or one that c does not
-// have.
+// have; ErrPeerLost and ErrPeerClosed when a rank that should stay does not, and
+// ErrTimeout when it does not come before the end of ctx, or JoinTimeout. Ranks in
+// these errors are c's.
 //
 // NCCL: ncclCommShrink.
 func (c *Comm) Shrink(ctx context.Context, exclude []int) (*Comm, error) {
@@ -105,9 +119,25 @@ func (c *Comm) Shrink(ctx context.Context, exclude []int) (*Comm, error) {
 			return nil, wrong("rank %d excludes itself", rank)
 		}
 	}
-	id := childKey{shrunk: true, count: c.shrinks}
-	c.shrinks++
+	id := childKey{shrunk: fmt.Sprint(members)}
+	if p := c.world.process; p != nil {
+		id.shrunk = p.identity(members)
+	}
+	id.count = c.countShrink(id.shrunk)
 	return c.child(ctx, id, members)
+}
+
+// countShrink is how often this rank has made a communicator of these members
+// out of the same one before.
+func (c *Comm) countShrink(members string) int {
+	if p := c.world.process; p != nil {
+		return p.job.countShrink(p.global[c.rank], members)
+	}
+	if c.shrinks == nil {
+		c.shrinks = make(map[string]int)
+	}
+	c.shrinks[members]++
+	return c.shrinks[members] - 1
 }
 
 // child returns this rank's handle of the communicator of the given ranks of c.
@@ -154,7 +184,7 @@ func (w *world) makeChild(ctx context.Context, id childKey, members []int) (*wor
 			return nil, err
 		}
 	}
-	if id.shrunk {
+	if id.shrunk != "" {
 		return child, nil // Abort of what it comes from is none of its business
 	}
 	child.parent = w

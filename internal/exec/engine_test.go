@@ -239,7 +239,7 @@ func TestCloseWaitsForWhatIsQueued(t *testing.T) {
 		var sums []*sum
 		for range launches {
 			s := newSum(rank, n, 1500)
-			works, err := e.Prepare([]Call{s.Call})
+			works, err := e.Prepare(context.Background(), []Call{s.Call})
 			if err != nil {
 				return err
 			}
@@ -271,7 +271,7 @@ func TestABlockingCallWaitsItsTurn(t *testing.T) {
 	requireNoErrors(t, onEach(t, all, func(ctx context.Context, rank int, e *Engine) error {
 		for range 20 {
 			first := newSum(rank, n, 3000)
-			works, err := e.Prepare([]Call{first.Call})
+			works, err := e.Prepare(context.Background(), []Call{first.Call})
 			if err != nil {
 				return err
 			}

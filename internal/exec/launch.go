@@ -78,7 +78,7 @@ func (e *Engine) Run(ctx context.Context, call *Call) error {
 		e.mu.Unlock()
 		return err
 	}
-	program, err := e.program(call)
+	program, err := e.program(ctx, call)
 	if err != nil {
 		e.mu.Unlock()
 		return err
@@ -106,7 +106,7 @@ func (e *Engine) Run(ctx context.Context, call *Call) error {
 // NCCL: the order within a launch is that of ncclLaunchPrepare in src/enqueue.cc,
 // but for the sorting by size: the calls of a group must come in the same order
 // on all ranks here.
-func (e *Engine) Prepare(calls []Call) ([]Work, error) {
+func (e *Engine) Prepare(ctx context.Context, calls []Call) ([]Work, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	works := make([]Work, 0, len(calls))
@@ -116,14 +116,14 @@ func (e *Engine) Prepare(calls []Call) ([]Work, error) {
 			messages = append(messages, calls[i])
 			continue
 		}
-		program, err := e.program(&calls[i])
+		program, err := e.program(ctx, &calls[i])
 		if err != nil {
 			return nil, err
 		}
 		works = append(works, Work{Program: program, Call: calls[i]})
 	}
 	if len(messages) > 0 {
-		work, err := e.fuse(messages)
+		work, err := e.fuse(ctx, messages)
 		if err != nil {
 			return nil, err
 		}
@@ -143,8 +143,10 @@ func (e *Engine) Start(ctx context.Context, works []Work) (*Ticket, error) {
 	return e.enqueue(ctx, works), nil
 }
 
-// program returns the program of one call. The caller holds e.mu.
-func (e *Engine) program(call *Call) (*Program, error) {
+// program returns the program of one call; ctx bounds the connecting of FIFOs. The
+// caller holds e.mu.
+func (e *Engine) program(ctx context.Context, call *Call) (*Program, error) {
+	e.connecting.ctx, e.connecting.call = ctx, call
 	if call.Spec.Kind != plan.AlltoAllv {
 		return e.Program(call.Spec)
 	}
@@ -156,7 +158,8 @@ func (e *Engine) program(call *Call) (*Program, error) {
 }
 
 // fuse makes one program of several point-to-point calls. The caller holds e.mu.
-func (e *Engine) fuse(calls []Call) (Work, error) {
+func (e *Engine) fuse(ctx context.Context, calls []Call) (Work, error) {
+	e.connecting.ctx, e.connecting.call = ctx, &calls[0]
 	work := Work{Fused: calls}
 	var all []plan.Message
 	for i := range calls {

@@ -136,7 +136,7 @@ func (e *Engine) connect(from, to int, key endKey, payload int) (*transport.Conn
 	case plan.LL128:
 		slot = proto.SlotBytesLL128(payload)
 	}
-	return e.transport.Connect(transport.Link{
+	return e.reach(key.peer, transport.Link{
 		From: from, To: to,
 		Channel: key.channel,
 		Use:     key.use,

@@ -164,7 +164,7 @@ func together(ctx context.Context, e *Engine, calls ...interface{ check() error 
 	for i, c := range calls {
 		list[i] = *callOf(c)
 	}
-	works, err := e.Prepare(list)
+	works, err := e.Prepare(context.Background(), list)
 	if err != nil {
 		return err
 	}

@@ -118,12 +118,13 @@ func (e *Abort) Unwrap() []error {
 
 // PeerLost is a rank whose process has died, or can't be reached any more.
 type PeerLost struct {
-	Rank  int
-	Cause error `json:"-"` // how it was noticed
+	Rank   int
+	Others []int `json:",omitempty"` // more ranks of the same process
+	Cause  error `json:"-"`          // how it was noticed
 }
 
 func (e *PeerLost) Error() string {
-	text := fmt.Sprintf("%v: rank %d", ErrPeerLost, e.Rank)
+	text := fmt.Sprintf("%v: rank %s", ErrPeerLost, ranksText(append([]int{e.Rank}, e.Others...)))
 	if e.Cause != nil {
 		text += ": " + e.Cause.Error()
 	}

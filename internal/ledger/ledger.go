@@ -30,6 +30,7 @@ func NewEntry(s plan.Spec) *Entry { return &Entry{Fingerprint: s.Fingerprint(), 
 type Ledger struct {
 	pages   []*page
 	failure atomic.Pointer[failure]
+	failed  chan struct{} // closed with the failure
 
 	mu      sync.Mutex     // guards what follows, and writing of descriptions and waitings
 	parkers []*spin.Parker // everybody a failure must wake
@@ -41,7 +42,7 @@ type failure struct{ err error }
 
 // New returns the ledger of a communicator of size ranks of one process.
 func New(size int) *Ledger {
-	l := &Ledger{pages: make([]*page, size), next: make([]int, size)}
+	l := &Ledger{pages: make([]*page, size), next: make([]int, size), failed: make(chan struct{})}
 	pages := make([]page, size)
 	for rank := range pages {
 		l.pages[rank] = &pages[rank]
@@ -166,6 +167,9 @@ func (l *Ledger) Failure() error {
 	return nil
 }
 
+// Failed is closed when the communicator has failed.
+func (l *Ledger) Failed() <-chan struct{} { return l.failed }
+
 // Fail ends the communicator for all ranks: the first cause wins, every wait
 // returns it. Fail returns the cause that won. Ranks of other processes hear of
 // it through OnFailure's hook.
@@ -184,6 +188,7 @@ func (l *Ledger) fail(err error) func(error) {
 	if !l.failure.CompareAndSwap(nil, &failure{err}) {
 		return nil
 	}
+	close(l.failed)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, p := range l.parkers {

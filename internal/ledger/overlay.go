@@ -15,7 +15,7 @@ const PageBytes = (int(unsafe.Sizeof(page{})) + 127) / 128 * 128
 // pieces of memory: PageBytes each, which start on a multiple of 128, are zero at
 // first and stay mapped as long as the ledger is used.
 func Over(memory [][]byte) (*Ledger, error) {
-	l := &Ledger{pages: make([]*page, len(memory)), next: make([]int, len(memory))}
+	l := &Ledger{pages: make([]*page, len(memory)), next: make([]int, len(memory)), failed: make(chan struct{})}
 	for rank, m := range memory {
 		if len(m) < PageBytes || uintptr(unsafe.Pointer(unsafe.SliceData(m)))%128 != 0 {
 			return nil, fmt.Errorf("ledger: the page of rank %d has %d bytes at %p, %d on a multiple of 128 are needed",

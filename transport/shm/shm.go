@@ -28,6 +28,10 @@ func (e *SpaceError) Error() string {
 	return text + " (smaller buffers need less: GOLLECTIVE_BUFFSIZE, GOLLECTIVE_LL_BUFFSIZE, GOLLECTIVE_LL128_BUFFSIZE)"
 }
 
+// NoSpace tells layers above, which do not know this package, that asking again
+// makes no sense.
+func (e *SpaceError) NoSpace() bool { return true }
+
 func (e *SpaceError) Unwrap() []error {
 	if e.Cause == nil {
 		return []error{ErrSpace}
