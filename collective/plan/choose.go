@@ -21,12 +21,14 @@ type hopCost struct {
 	bandwidth float64 // user bytes that one block moves through a FIFO, in GB/s
 }
 
-// The model's constants, the only ones: choose.go measures nothing.
+// The model's constants, the only ones: choose.go measures nothing. Those of the
+// hops are medians of gollective perf with two ranks on two cores (AMD EPYC 9004,
+// pure Go line formats), by forced protocol.
 var (
 	hopCosts = [...]hopCost{
-		Simple: {micros: 0.6, bandwidth: 6},
-		LL:     {micros: 0.25, bandwidth: 0.6},
-		LL128:  {micros: 0.35, bandwidth: 4},
+		Simple: {micros: 0.5, bandwidth: 4.6},
+		LL:     {micros: 0.32, bandwidth: 0.36},
+		LL128:  {micros: 0.35, bandwidth: 2.5},
 	}
 
 	// switchMicros is added to a hop when ranks outnumber cores, in us: the
