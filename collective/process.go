@@ -179,7 +179,7 @@ func (p *process) visit(ctx context.Context, numbers []int, channels int, since 
 // has died is noticed by the control connections.
 const (
 	askFor        = time.Second     // one question, so that others are not waited for behind a stopped process
-	unreachableIn = 5 * time.Second // of refused connections: the process is not on this host
+	unreachableIn = 2 * time.Second // of refused connections: the process is not on this host
 )
 
 // homeOf returns the memory of a process's home: made, if it is this one's, else

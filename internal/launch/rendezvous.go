@@ -121,6 +121,9 @@ func meetingPlace(explicit Explicit, env *environment, c *claim) (Rendezvous, er
 	return Rendezvous{}, fmt.Errorf("%w: %s gives rank %d of %d: %s", ErrNoRendezvous, c.source, c.rank, c.size, c.needs)
 }
 
+// idMark begins the text of every unique id.
+const idMark = "gollective1."
+
 // givenPlace is Alone when neither the config nor a variable of ours gives one.
 func givenPlace(explicit Explicit, env *environment, key Key) (Rendezvous, error) {
 	id, root, idName, rootName := explicit.ID, explicit.Root, "config: ID", "config: Root"
@@ -131,7 +134,9 @@ func givenPlace(explicit Explicit, env *environment, key Key) (Rendezvous, error
 		return Rendezvous{}, fmt.Errorf("%w: %s and %s are both set: one meeting place only", ErrConflict, idName, rootName)
 	}
 	if id != "" {
-		if checkAddress(idName, id) != nil {
+		// The text of an id ends with addresses: with one of them it would pass
+		// for host:port.
+		if strings.HasPrefix(id, idMark) || checkAddress(idName, id) != nil {
 			return Rendezvous{Kind: ID, From: idName, ID: id}, nil
 		}
 		root, rootName = id, idName

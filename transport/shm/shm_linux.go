@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
+	"sync"
 
 	"github.com/gollective/gollective/transport"
 )
@@ -20,6 +22,12 @@ type Transport struct {
 
 	ctx    context.Context // ends with the communicator
 	cancel context.CancelFunc
+
+	// Somebody may have given up waiting for a Connect that goes on: Close waits
+	// for it before it takes the memory away.
+	mu         sync.Mutex
+	closed     bool
+	connecting sync.WaitGroup
 }
 
 var _ transport.Transport = (*Transport)(nil)
@@ -47,6 +55,14 @@ const mostSlot = 1 << 30
 // Connect implements transport.Transport. The receiver's process owns the memory,
 // and makes it when either end asks for it first.
 func (t *Transport) Connect(l transport.Link) (*transport.Conn, error) {
+	t.mu.Lock()
+	if t.closed {
+		t.mu.Unlock()
+		return nil, net.ErrClosed
+	}
+	t.connecting.Add(1)
+	t.mu.Unlock()
+	defer t.connecting.Done()
 	from, to := t.processOf(l.From), t.processOf(l.To)
 	name, size := t.linkName(l), transport.SharedBytes(l.Slot)
 	var memory []byte
@@ -93,6 +109,10 @@ func (t *Transport) Provide(name string) (size int, prepare func([]byte), err er
 
 // Close unmaps the communicator's FIFOs. Nobody may use them any more.
 func (t *Transport) Close() {
+	t.mu.Lock()
+	t.closed = true
+	t.mu.Unlock()
 	t.cancel()
+	t.connecting.Wait()
 	t.depot.Drop(func(name string) bool { return strings.HasPrefix(name, t.name+"/") })
 }

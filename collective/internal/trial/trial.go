@@ -220,16 +220,17 @@ func (f Form) String() string {
 	return [...]string{"blocking", "async", "grouped", "fused", "one goroutine"}[f]
 }
 
-// Run issues the trials one after the other on comms, a rank per goroutine but for
+// Run issues the trials one after the other on comms, which are all ranks or those
+// of one process of several that do the same, a rank per goroutine but for
 // OneGoroutine. Fused puts as many trials into a group as its order allows:
 // messages come last.
 func Run(comms []*collective.Comm, form Form, trials ...*Trial) error {
 	if form == OneGoroutine {
 		for i, t := range trials {
 			g := collective.NewGroup()
-			for rank, c := range comms {
-				if err := record(g, c, t.Calls(rank)); err != nil {
-					return fmt.Errorf("call %d (%+v), rank %d: %w", i, t.Case, rank, err)
+			for _, c := range comms {
+				if err := record(g, c, t.Calls(c.Rank())); err != nil {
+					return fmt.Errorf("call %d (%+v), rank %d: %w", i, t.Case, c.Rank(), err)
 				}
 			}
 			if err := g.Run(context.Background()); err != nil {
@@ -240,17 +241,17 @@ func Run(comms []*collective.Comm, form Form, trials ...*Trial) error {
 	}
 	errs := make([]error, len(comms))
 	var ranks sync.WaitGroup
-	for rank, c := range comms {
+	for i, c := range comms {
 		ranks.Go(func() {
-			if errs[rank] = issue(c, rank, form, trials); errs[rank] != nil {
+			if errs[i] = issue(c, c.Rank(), form, trials); errs[i] != nil {
 				c.Abort()
 			}
 		})
 	}
 	ranks.Wait()
-	for rank, err := range errs {
+	for i, err := range errs {
 		if err != nil {
-			return fmt.Errorf("rank %d, %v: %w", rank, form, err)
+			return fmt.Errorf("rank %d, %v: %w", comms[i].Rank(), form, err)
 		}
 	}
 	return nil
