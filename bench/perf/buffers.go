@@ -27,9 +27,9 @@ type job struct {
 	uneven uneven // of alltoallv
 }
 
-func (o *Options) job(t *test, size int, typ dtype.Type, op reduce.Op, root int, spread float64) job {
+func (o *Options) job(t *test, size int, typ dtype.Type, op reduce.Op, root, ranks int, spread float64) job {
 	elements := size / typ.Size()
-	j := job{test: t, typ: typ, op: op, root: root, ranks: o.Ranks()}
+	j := job{test: t, typ: typ, op: op, root: root, ranks: ranks}
 	j.layout = t.layout(elements, typ.Size(), j.ranks)
 	if t.kind == plan.AlltoAllv {
 		j.uneven = newUneven(elements, typ.Size(), j.ranks, spread)
@@ -186,20 +186,21 @@ func (j *job) expect(dst []byte, p piece, seed uint64) {
 // in cache, and no rank needs a third buffer.
 const checkBytes = 64 << 10
 
-// wrong counts the elements of all ranks' receive buffers that are not what fill's
-// data must give.
-func (j *job) wrong(mem []memory, seed uint64) int {
-	counts := make([]int, j.ranks)
+// wrong counts the elements that are not what fill's data must give, in the
+// receive buffers of the ranks from first on.
+func (j *job) wrong(mem []memory, first int, seed uint64) int {
+	counts := make([]int, len(mem))
 	var ranks sync.WaitGroup
-	for rank := range j.ranks {
+	for local := range mem {
 		ranks.Go(func() {
-			_, recv := j.windows(mem[rank], rank, 0)
+			rank := first + local
+			_, recv := j.windows(mem[local], rank, 0)
 			want := make([]byte, checkBytes)
 			for _, p := range j.expected(rank) {
 				for p.bytes > 0 {
 					n := min(p.bytes, checkBytes)
 					j.expect(want[:n], p, seed)
-					counts[rank] += j.differ(recv[p.at:p.at+n], want[:n])
+					counts[local] += j.differ(recv[p.at:p.at+n], want[:n])
 					p.at, p.from, p.bytes = p.at+n, p.from+n, p.bytes-n
 				}
 			}
@@ -244,6 +245,6 @@ func (o *Options) Calls(rank int) ([]collective.Call, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := o.job(testNamed(o.Collective), o.MinBytes, o.types()[0], o.ops()[0], o.Root, spread)
+	j := o.job(testNamed(o.Collective), o.MinBytes, o.types()[0], o.ops()[0], o.Root, o.Ranks(), spread)
 	return newCaller(&j, rank, memory{make([]byte, j.bytes()), make([]byte, j.bytes())}, j.bytes()).at(0), nil
 }

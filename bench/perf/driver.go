@@ -10,8 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/klauspost/cpuid/v2"
-
 	"github.com/gollective/gollective/collective"
 	"github.com/gollective/gollective/collective/plan"
 	"github.com/gollective/gollective/dtype"
@@ -26,17 +24,19 @@ var ErrFailed = errors.New("the run failed its checks")
 // returns a *UsageError before anything has run, ErrFailed, or what ended the run
 // early.
 func Run(ctx context.Context, o Options, out, errs io.Writer) error {
-	if err := o.Validate(); err != nil {
+	if err := o.validate(); err != nil {
 		return err
 	}
-	r, err := newRun(&o, out, errs)
+	r, err := newRun(ctx, &o, out, errs)
 	if err != nil {
 		return err
 	}
 	defer r.close()
 	stop := context.AfterFunc(ctx, r.abort)
 	defer stop()
-	r.preamble()
+	if err := r.preamble(ctx); err != nil {
+		return err
+	}
 	r.table.header()
 	err = r.sweepAll(ctx)
 	if ctx.Err() != nil {
@@ -53,8 +53,10 @@ type run struct {
 	table     *table
 	report    *report
 	bar       *bar
-	comms     []*collective.Comm
-	mem       []memory
+	comms     []*collective.Comm // of this process's ranks
+	mem       []memory           // of this process's ranks
+	first     int                // the first of them
+	ranks     int                // of all processes
 	spread    float64
 	minimum   float64
 	uses      []memoryUse // of memory, for -M
@@ -69,7 +71,7 @@ type run struct {
 	tamper    func(rank int, recv []byte) // tests put errors into results here
 }
 
-func newRun(o *Options, out, errs io.Writer) (*run, error) {
+func newRun(ctx context.Context, o *Options, out, errs io.Writer) (*run, error) {
 	spread, err := alltoallvSpread(os.LookupEnv)
 	if err != nil {
 		return nil, err
@@ -84,14 +86,14 @@ func newRun(o *Options, out, errs io.Writer) (*run, error) {
 		table: &table{w: out, cpuTime: o.CPUTime != 0, timestamps: o.Timestamps != 0, perIter: o.PerIter != 0},
 	}
 	before := resident()
-	r.comms, err = collective.InitAllConfig(o.Ranks(), o.Config())
-	if err != nil {
+	if err := r.join(ctx); err != nil {
+		r.close()
 		return nil, err
 	}
 	r.uses = append(r.uses, memoryUse{"Initialization", max(0, resident()-before)})
 	r.allocate()
 	r.openReport()
-	r.bar = newBar(errs, r.rows())
+	r.bar = newBar(r.errs, r.rows())
 	if o.ParallelInit != 0 {
 		r.note("goroutine ranks are initialised together; -p 1 changes nothing")
 	}
@@ -121,7 +123,7 @@ func (r *run) allocate() {
 	margin := r.Unalign * 8
 	r.mem = make([]memory, r.Ranks())
 	var ranks sync.WaitGroup
-	for rank := range r.mem {
+	for local := range r.mem {
 		ranks.Go(func() {
 			buffer := func() []byte {
 				b := make([]byte, size+margin)
@@ -130,7 +132,7 @@ func (r *run) allocate() {
 				}
 				return b
 			}
-			r.mem[rank] = memory{buffer(), buffer()}
+			r.mem[local] = memory{buffer(), buffer()}
 		})
 	}
 	ranks.Wait()
@@ -162,7 +164,7 @@ func (r *run) note(format string, args ...any) {
 }
 
 // preamble prints what is run and on what.
-func (r *run) preamble() {
+func (r *run) preamble(ctx context.Context) error {
 	o := r.Options
 	fmt.Fprintf(r.out, "# gollective version %s\n", o.Version)
 	fmt.Fprintf(r.out, "# Collective test starting: %s\n", program(o.Collective))
@@ -185,34 +187,16 @@ func (r *run) preamble() {
 		fmt.Fprintln(r.out, "# Parallel Init Enabled: goroutine ranks are initialised together ")
 	}
 	fmt.Fprint(r.out, "#\n# Using devices\n")
-	devices := o.devices()
+	devices, err := r.devices(ctx)
+	if err != nil {
+		return err
+	}
 	for _, d := range devices {
 		fmt.Fprintf(r.out, "#  Rank %2d Group %2d Pid %6d on %10s device %2d [%s] %s\n",
 			d.Rank, d.Group, d.Pid, string(d.Host), d.Device, string(d.Hex), string(d.Info))
 	}
 	r.report.begin(o, devices)
-}
-
-// devices describes the ranks in nccl-tests' terms. The place of a bus address is
-// taken by -t's group and -g's number within it.
-func (o *Options) devices() []jsonDevice {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "localhost"
-	}
-	cpu := cpuid.CPU.BrandName
-	if cpu == "" {
-		cpu = "CPU"
-	}
-	var all []jsonDevice
-	for rank := range o.Ranks() {
-		all = append(all, jsonDevice{
-			Rank: rank, Pid: os.Getpid(), Host: text(host), Device: rank,
-			Hex:  text(fmt.Sprintf("0000:%02x:%02x", rank/o.Devices, rank%o.Devices)),
-			Info: text(cpu + " goroutine"),
-		})
-	}
-	return all
+	return nil
 }
 
 // series is a sequence of rows that differ in size only.
@@ -232,7 +216,7 @@ func (r *run) series() []series {
 		roots = []int{r.Root}
 		if r.Root == AllRoots {
 			roots = roots[:0]
-			for rank := range r.Ranks() {
+			for rank := range r.ranks {
 				roots = append(roots, rank)
 			}
 		}
@@ -249,7 +233,7 @@ func (r *run) series() []series {
 }
 
 func (r *run) job(size int, s series) job {
-	return r.Options.job(r.test, size, s.typ, s.op, s.root, r.spread)
+	return r.Options.job(r.test, size, s.typ, s.op, s.root, r.ranks, r.spread)
 }
 
 // rows is how many rows the table will have; 0 when there is no end to them.
@@ -339,7 +323,7 @@ func (r *run) row(ctx context.Context, size int, s series) error {
 // choose asks which algorithm the size will take, for the closing line and for
 // the user who has forced another one.
 func (r *run) choose(j *job) error {
-	calls := r.caller(j, 0).at(0)
+	calls := r.caller(j, r.first).at(0)
 	if len(calls) > 1 && j.ranks == 1 {
 		return nil // a message to oneself has a plan only together with its receive
 	}
@@ -360,7 +344,7 @@ func (r *run) choose(j *job) error {
 
 // memory is rank's memory as j sees it: moved off its alignment by -u.
 func (r *run) memory(j *job, rank int) memory {
-	m, off := r.mem[rank], r.Unalign*j.typ.Size()
+	m, off := r.mem[rank-r.first], r.Unalign*j.typ.Size()
 	return memory{m.send[off:], m.recv[off:]}
 }
 
@@ -368,7 +352,7 @@ func (r *run) caller(j *job, rank int) *caller {
 	return newCaller(j, rank, r.memory(j, rank), r.MaxBytes)
 }
 
-// onRanks runs body for every rank at once, within the time that -T allows.
+// onRanks runs body for every rank of this process at once, within the time that -T allows.
 func (r *run) onRanks(ctx context.Context, body func(ctx context.Context, rank int) error) error {
 	calls := context.Background() // ctx aborts the communicators: calls need not watch it
 	if r.TimeoutSeconds > 0 {
@@ -376,12 +360,12 @@ func (r *run) onRanks(ctx context.Context, body func(ctx context.Context, rank i
 		calls, cancel = context.WithTimeout(calls, time.Duration(r.TimeoutSeconds)*time.Second)
 		defer cancel()
 	}
-	all := make([]error, r.Ranks())
+	all := make([]error, len(r.comms))
 	var ranks sync.WaitGroup
-	for rank := range all {
+	for local := range all {
 		ranks.Go(func() {
-			if all[rank] = body(calls, rank); all[rank] != nil {
-				r.comms[rank].Abort() // nobody may wait for a rank that has given up
+			if all[local] = body(calls, r.first+local); all[local] != nil {
+				r.comms[local].Abort() // nobody may wait for a rank that has given up
 			}
 		})
 	}
@@ -403,23 +387,39 @@ func (r *run) onRanks(ctx context.Context, body func(ctx context.Context, rank i
 // measure is one half of a row: steps 1 to 5 of the package's description.
 func (r *run) measure(ctx context.Context, j *job) (half, error) {
 	h := half{made: true}
-	times := make([]float64, j.ranks) // of an operation, in seconds
-	laps := make([][]float64, j.ranks)
+	times := make([]float64, len(r.comms)) // of an operation, in seconds
+	laps := make([][]float64, len(r.comms))
 	var used time.Duration
 	err := r.onRanks(ctx, func(ctx context.Context, rank int) error {
 		j.settle(r.memory(j, rank), rank, max(r.Iters, 1))
 		var err error
-		times[rank], laps[rank], err = r.timed(ctx, r.caller(j, rank), &used)
+		times[rank-r.first], laps[rank-r.first], err = r.timed(ctx, r.caller(j, rank), &used)
 		return err
 	})
 	if err != nil {
 		return h, err
 	}
+	// Per rank: its time, its process's processor time, and the laps.
+	measured, err := gather(ctx, r, func(rank int) []float64 {
+		cpu := 0.0
+		if rank == r.first {
+			cpu = used.Seconds()
+		}
+		return append([]float64{times[rank-r.first], cpu}, laps[rank-r.first]...)
+	})
+	if err != nil {
+		return h, err
+	}
+	times, laps = nil, nil
+	cpu := 0.0
+	for _, m := range measured {
+		times, cpu, laps = append(times, m[0]), cpu+m[1], append(laps, m[2:])
+	}
 	operations := float64(r.Iters * r.Aggregate)
 	seconds := combine(times, r.Average)
 	h.micros = seconds * 1e6
 	if r.CPUTime != 0 {
-		h.micros = used.Seconds() / operations * 1e6
+		h.micros = cpu / operations * 1e6
 	}
 	h.algbw = float64(j.moved*j.typ.Size()) / seconds / 1e9
 	h.busbw = h.algbw * r.test.bus(j.ranks)
@@ -435,11 +435,11 @@ func (r *run) measure(ctx context.Context, j *job) (half, error) {
 }
 
 // timed is one rank's part of a measurement. It returns the time of an operation
-// in seconds and, with -I, the times of the iterations in microseconds. Rank 0
-// takes the process's processor time, too.
+// in seconds and, with -I, the times of the iterations in microseconds. The first
+// rank of a process takes its processor time, too.
 func (r *run) timed(ctx context.Context, c *caller, used *time.Duration) (float64, []float64, error) {
 	barrier := func() error {
-		return r.comms[c.rank].Do(ctx, collective.Call{Kind: plan.Barrier})
+		return r.comm(c.rank).Do(ctx, collective.Call{Kind: plan.Barrier})
 	}
 	if err := errors.Join(r.issue(ctx, c, 0), barrier(), barrier()); err != nil {
 		return 0, nil, err
@@ -473,7 +473,7 @@ func (r *run) timed(ctx context.Context, c *caller, used *time.Duration) (float6
 	if err := barrier(); err != nil {
 		return 0, nil, err
 	}
-	if c.rank == 0 {
+	if c.rank == r.first {
 		end, _ := CPUTime()
 		*used = end - cpu
 	}
@@ -483,7 +483,7 @@ func (r *run) timed(ctx context.Context, c *caller, used *time.Duration) (float6
 // issue makes one iteration of a rank: -m operations, one after the other or, if
 // there are several calls, as a group.
 func (r *run) issue(ctx context.Context, c *caller, iteration int) error {
-	comm, calls := r.comms[c.rank], c.at(iteration)
+	comm, calls := r.comm(c.rank), c.at(iteration)
 	if r.Blocking == 0 && r.Aggregate == 1 && len(calls) == 1 {
 		return comm.Do(ctx, calls[0])
 	}
@@ -525,23 +525,23 @@ func slowest(laps [][]float64) []float64 {
 // check runs the operation -c times on data of known result and counts the wrong
 // elements.
 func (r *run) check(ctx context.Context, j *job) (int, error) {
-	mem := make([]memory, j.ranks)
-	for rank := range mem {
-		mem[rank] = r.memory(j, rank)
+	mem := make([]memory, len(r.comms))
+	for local := range mem {
+		mem[local] = r.memory(j, r.first+local)
 	}
 	wrong := 0
 	for range r.Check {
 		r.checks++
 		seed := r.checks
 		err := r.onRanks(ctx, func(ctx context.Context, rank int) error {
-			j.fill(mem[rank], rank, seed)
+			j.fill(mem[rank-r.first], rank, seed)
 			calls := r.caller(j, rank).at(0)
 			if len(calls) == 1 {
-				return r.comms[rank].Do(ctx, calls[0])
+				return r.comm(rank).Do(ctx, calls[0])
 			}
 			group := collective.NewGroup()
 			for _, call := range calls {
-				if err := group.Add(r.comms[rank], call); err != nil {
+				if err := group.Add(r.comm(rank), call); err != nil {
 					return err
 				}
 			}
@@ -551,14 +551,15 @@ func (r *run) check(ctx context.Context, j *job) (int, error) {
 			return wrong, err
 		}
 		if r.tamper != nil {
-			for rank := range mem {
-				_, recv := j.windows(mem[rank], rank, 0)
-				r.tamper(rank, recv)
+			for local := range mem {
+				_, recv := j.windows(mem[local], r.first+local, 0)
+				r.tamper(r.first+local, recv)
 			}
 		}
-		wrong += j.wrong(mem, seed)
+		wrong += j.wrong(mem, r.first, seed)
 	}
-	return wrong, nil
+	all, err := r.sum(ctx, int64(wrong))
+	return int(all), err
 }
 
 // interrupted is the error of a run that the user has stopped: none if it would

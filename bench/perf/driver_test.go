@@ -82,7 +82,7 @@ func TestWrongResultsAreSeen(t *testing.T) {
 			o := small(name, 3)
 			o.MinBytes, o.MaxBytes, o.Type, o.Op, o.Check = 4096, 4096, "float", "max", 2
 			var out bytes.Buffer
-			r, err := newRun(&o, &out, os.Stderr)
+			r, err := newRun(t.Context(), &o, &out, os.Stderr)
 			require.NoError(t, err)
 			defer r.close()
 			r.tamper = func(rank int, recv []byte) {
@@ -114,7 +114,7 @@ func TestNothingDoneIsWrongEverywhere(t *testing.T) {
 				continue
 			}
 			o := small(test.name, 3)
-			j := o.job(&test, 4096, dtype.Float32, reduce.Sum, 1, 1)
+			j := o.job(&test, 4096, dtype.Float32, reduce.Sum, 1, o.Ranks(), 1)
 			j.inPlace = inPlace
 			mem := make([]memory, 3)
 			expected := 0
@@ -128,7 +128,7 @@ func TestNothingDoneIsWrongEverywhere(t *testing.T) {
 					}
 				}
 			}
-			got := j.wrong(mem, 5)
+			got := j.wrong(mem, 0, 5)
 			if test.reduces && inPlace { // some results equal an input
 				assert.Greater(t, got, expected/2, test.name)
 				continue
@@ -259,14 +259,14 @@ func TestMinimumBandwidthFailsTheRun(t *testing.T) {
 func TestTimeout(t *testing.T) {
 	o := small("all_reduce", 3)
 	o.TimeoutSeconds = 1
-	r, err := newRun(&o, &bytes.Buffer{}, os.Stderr)
+	r, err := newRun(t.Context(), &o, &bytes.Buffer{}, os.Stderr)
 	require.NoError(t, err)
 	defer r.close()
 	err = r.onRanks(context.Background(), func(ctx context.Context, rank int) error {
 		if rank == 1 {
 			return nil
 		}
-		return r.comms[rank].Do(ctx, collective.Call{Kind: plan.Barrier})
+		return r.comm(rank).Do(ctx, collective.Call{Kind: plan.Barrier})
 	})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	assert.ErrorContains(t, err, "test timeout (1s)")
@@ -275,7 +275,7 @@ func TestTimeout(t *testing.T) {
 // A rank that gives up must not leave the others waiting.
 func TestFailureOfOneRankEndsTheRun(t *testing.T) {
 	o := small("all_reduce", 3)
-	r, err := newRun(&o, &bytes.Buffer{}, os.Stderr)
+	r, err := newRun(t.Context(), &o, &bytes.Buffer{}, os.Stderr)
 	require.NoError(t, err)
 	defer r.close()
 	mine := errors.New("mine")
@@ -283,7 +283,7 @@ func TestFailureOfOneRankEndsTheRun(t *testing.T) {
 		if rank == 0 {
 			return mine
 		}
-		return r.comms[rank].Do(ctx, collective.Call{Kind: plan.Barrier})
+		return r.comm(rank).Do(ctx, collective.Call{Kind: plan.Barrier})
 	})
 	require.ErrorIs(t, err, mine)
 }

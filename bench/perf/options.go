@@ -104,7 +104,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 
 	o.addChoiceFlags(fs)
 	fs.Var(oneOf(&o.Wait, policies), "wait", "how ranks wait: "+listed(policies))
-	fs.Var(choice(&o.Transport, "auto", "inproc"), "transport", "memory the ranks share: auto or inproc")
+	fs.Var(choice(&o.Transport, "auto", "inproc", "shm"), "transport", "memory the ranks share: auto, inproc (one process) or shm (several)")
 }
 
 // AddPlanFlags defines the flags that decide what one call looks like: element
@@ -133,7 +133,7 @@ func (o *Options) addChoiceFlags(fs *pflag.FlagSet) {
 func (o *Options) Config() collective.Config {
 	return collective.Config{
 		Algorithm: o.Algorithm, Protocol: o.Protocol, Channels: o.Channels,
-		RanksPerNode: o.RanksPerNode, Wait: o.Wait,
+		RanksPerNode: o.RanksPerNode, Wait: o.Wait, Transport: o.Transport,
 	}
 }
 
@@ -149,10 +149,28 @@ var gpuOnly = []gpuFlag{
 	{"device_cta_count", "V", "16", "there are no device-side implementations here"},
 }
 
-// Validate reports the first rule that the options break together; each flag by
-// itself was checked when it was set.
+// Validate reports the first rule that the options of a run of one process break
+// together; each flag by itself was checked when it was set.
 func (o *Options) Validate() error {
-	ranks := o.Ranks()
+	if err := o.validate(); err != nil {
+		return err
+	}
+	return o.validateFor(o.Ranks())
+}
+
+// validateFor is the part of Validate that depends on the number of ranks.
+func (o *Options) validateFor(ranks int) error {
+	switch {
+	case o.Root >= ranks:
+		return usagef("-r %d is not a rank; accepted: 0 to %d, or all", o.Root, ranks-1)
+	case o.MaxBytes > maxTotal/(4*ranks):
+		return usagef("-e %d is too much for %d ranks; accepted: up to %d", o.MaxBytes, ranks, maxTotal/(4*ranks))
+	}
+	return nil
+}
+
+// validate is the part that does not.
+func (o *Options) validate() error {
 	switch {
 	case testNamed(o.Collective) == nil:
 		return usagef("unknown collective %q; accepted: %s", o.Collective, strings.Join(Collectives(), ", "))
@@ -162,12 +180,8 @@ func (o *Options) Validate() error {
 		return usagef("-b 0 cannot be multiplied by -f %d; accepted: -b from 1 on, or -f 1", o.StepFactor)
 	case o.StepFactor <= 1 && o.StepBytes == 0:
 		return usagef("-i 0 makes no progress; accepted: -i from 1 on, or -f from 2 on")
-	case o.Root >= ranks:
-		return usagef("-r %d is not a rank; accepted: 0 to %d, or all", o.Root, ranks-1)
 	case o.PerIter != 0 && o.PerIterSkip >= o.Iters:
 		return usagef("-K %d leaves none of the -n %d iterations; accepted: 0 to %d", o.PerIterSkip, o.Iters, o.Iters-1)
-	case o.MaxBytes > maxTotal/(4*ranks):
-		return usagef("-e %d is too much for %d ranks; accepted: up to %d", o.MaxBytes, ranks, maxTotal/(4*ranks))
 	}
 	if _, ok := CPUTime(); o.CPUTime != 0 && !ok {
 		return usagef("-C 1: this platform does not tell the processor time of a process; accepted: 0")
@@ -179,7 +193,8 @@ func (o *Options) Validate() error {
 // maxTotal keeps sums of buffer sizes far from overflow.
 const maxTotal = 1 << 50
 
-// Ranks is the number of ranks.
+// Ranks is the number of ranks of a process: of all, unless a launcher has started
+// several.
 func (o *Options) Ranks() int { return o.Threads * o.Devices }
 
 // ops are the operators to run, a single placeholder for a collective without.

@@ -76,7 +76,7 @@ func TestUsageErrorsSayWhatIsAccepted(t *testing.T) {
 		{"--algo nvls", "auto, ring, tree"},
 		{"--proto fast", "auto, simple, ll, ll128"},
 		{"--wait sleep", "spin, yield, adaptive, block"},
-		{"--transport shm", "auto, inproc"},
+		{"--transport carrier-pigeon", "auto, inproc, shm"},
 		{"-e 1048576G", "accepted: up to"},
 	} {
 		t.Run(tc.args, func(t *testing.T) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -14,10 +15,12 @@ func newPerf(args []string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "perf [COLLECTIVE] [flags]",
 		Short: "measure and verify a collective, as nccl-tests does",
-		Long: "perf measures a collective between goroutine ranks and verifies its results.\n" +
-			"Flags, output and JSON report are those of nccl-tests.\n\n" +
+		Long: "perf measures a collective between the goroutine ranks of this process, or of all\n" +
+			"processes that a launcher (gollective run, mpirun, srun, …) has started, and\n" +
+			"verifies its results. Flags, output and JSON report are those of nccl-tests.\n\n" +
 			"COLLECTIVE is " + strings.Join(perf.Collectives(), ", ") + ".\n" +
-			"Without it, all_reduce is run with -g 4 -b 8 -e 8M -f 2 where these are not given.\n\n" +
+			"Without it, all_reduce is run with -g 4 (-g 1 under a launcher) -b 8 -e 8M -f 2\n" +
+			"where these are not given.\n\n" +
 			"GOLLECTIVE_TESTS_MIN_BW=X makes a run fail whose average bus bandwidth is more than\n" +
 			"a tenth below X GB/s. GOLLECTIVE_TESTS_ALLTOALLV_SPREAD=0…1 makes alltoallv even (0)\n" +
 			"or proportional to the distance of the ranks (1, the default).",
@@ -44,7 +47,11 @@ func newPerf(args []string) *cobra.Command {
 // looking at.
 func demonstrate(cmd *cobra.Command, o *perf.Options) {
 	for name, set := range map[string]func(){
-		"ngpus":      func() { o.Devices = 4 },
+		"ngpus": func() {
+			if !launched() {
+				o.Devices = 4
+			}
+		},
 		"minbytes":   func() { o.MinBytes = 8 },
 		"maxbytes":   func() { o.MaxBytes = 8 << 20 },
 		"stepfactor": func() { o.StepFactor = 2 },
@@ -53,4 +60,18 @@ func demonstrate(cmd *cobra.Command, o *perf.Options) {
 			set()
 		}
 	}
+}
+
+// launched reports whether the environment looks like a launcher's. It only decides
+// how many ranks a process has by default: who is who, collective finds out.
+func launched() bool {
+	for _, name := range []string{
+		"GOLLECTIVE_SIZE", "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_FD", "PMI_PORT",
+		"SLURM_PROCID", "JOB_COMPLETION_INDEX",
+	} {
+		if os.Getenv(name) != "" {
+			return true
+		}
+	}
+	return false
 }
