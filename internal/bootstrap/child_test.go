@@ -48,7 +48,7 @@ func runChild() bool {
 	fmt.Println("joined")
 	c.Handle(Handler{
 		Message: func(from int, m []byte) { fmt.Println("message", from, string(m)) },
-		Lost:    func(rank int, err error) { fmt.Println("lost", rank) },
+		Lost:    func(rank int, err error) { fmt.Println("because", err); fmt.Println("lost", rank) },
 		Left:    func(rank int) { fmt.Println("left", rank) },
 	})
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {

@@ -58,7 +58,7 @@ func TestStoppedProcessesAreNotDead(t *testing.T) {
 				for _, from := range stopped {
 					cs[r].until(t, fmt.Sprintf("message %d awake", from))
 				}
-				require.Empty(t, cs[r].said("lost"))
+				require.Empty(t, cs[r].said("because"))
 			}
 			require.NoError(t, cs[3].cmd.Process.Signal(syscall.SIGSTOP))
 			require.NoError(t, cs[3].cmd.Process.Kill())

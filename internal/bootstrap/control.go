@@ -37,12 +37,14 @@ type Control struct {
 	dials     map[int]*dialling
 	joined    bool
 	failure   *Error // why Join can't succeed
+	ending    *Error // why Join hasn't succeeded
 	closing   bool   // Close has begun: no more of our own messages
 	down      bool   // the goroutines are ending
 	closed    chan struct{}
 	closeErr  error
 	flushes   uint64
-	backlog   int // bytes of our own entries in the journal's log
+	progress  uint64 // grows with every sign that leaving gets on
+	backlog   int    // bytes of our own entries in the journal's log
 
 	passing map[int]*passing // by issuer, the token to pass on, if any
 	seen    map[int]uint64   // by issuer, the last round that came by
@@ -313,6 +315,7 @@ func (c *Control) deliver(e *entry) {
 	case entryLeft:
 		if c.state[e.origin] == alive {
 			c.state[e.origin] = hasLeft
+			c.progress++
 			if e.origin != c.rank {
 				c.tellHandler(event{rank: e.origin, left: true})
 			}
@@ -345,6 +348,7 @@ func (c *Control) bury(lost *LostError) {
 		return
 	}
 	c.state[r] = isLost
+	c.progress++
 	c.tellHandler(event{rank: r, lost: lost})
 	if !c.joined && c.failure == nil {
 		c.failure = &Error{Phase: PhaseGather, Rank: r, Reporter: lost.By, Addr: c.peers[r].addr(), Err: ErrLost, Detail: lost.Cause}
@@ -381,6 +385,9 @@ func (c *Control) addLink(peer int, l *link) bool {
 	}
 	l.conn.SetDeadline(time.Time{})
 	l.send(digestFrame(c.journal.digest()))
+	if c.ending != nil {
+		c.tellWhy(l)
+	}
 	c.links = append(c.links, l)
 	c.wg.Add(2)
 	go func() {
@@ -429,6 +436,8 @@ func (c *Control) take(l *link, kind frameKind, frame []byte) error {
 			l.send(e.frame)
 		}
 		l.synced = true
+		c.progress++
+		c.notify()
 	case frameToken:
 		t, ok := decodeToken(body, c.size)
 		if !ok {
@@ -445,6 +454,7 @@ func (c *Control) take(l *link, kind frameKind, frame []byte) error {
 			return nil
 		}
 		l.flushed = max(l.flushed, n)
+		c.progress++
 		c.notify()
 	case frameFailed:
 		err, ok := decodeError(body, c.size)
@@ -477,6 +487,7 @@ func (c *Control) unlink(l *link) {
 // linkEnded follows the end of a link's reader, whatever the reason.
 func (c *Control) linkEnded(l *link, err error) {
 	ours := !slices.Contains(c.links, l) // unlink was before
+	c.progress++
 	c.unlink(l)
 	if c.down || ours {
 		return

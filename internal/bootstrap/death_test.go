@@ -81,7 +81,9 @@ func TestManyDeathsAtOnce(t *testing.T) {
 				go func() {
 					defer wg.Done()
 					// Its neighbours may all be among the dead.
-					j.c[r].Close(context.Background())
+					if err := j.c[r].Close(context.Background()); err != nil {
+						t.Logf("rank %d: %v", r, err)
+					}
 				}()
 			}
 			wg.Wait()
@@ -264,8 +266,21 @@ func TestWhatCountsAsDead(t *testing.T) {
 		{"our own trouble", neverLinked, troubleLocal, muchLater, false},
 		{"our own trouble, link timed out", linkTimedOut, troubleLocal, muchLater, false},
 	} {
-		t.Run(tc.name, func(t *testing.T) { require.Equal(t, tc.want, dead(tc.past, tc.what, tc.tried)) })
+		t.Run(tc.name, func(t *testing.T) { require.Equal(t, tc.want, dead(tc.past, tc.what, tc.tried, tc.tried)) })
 	}
+	require.False(t, dead(neverLinked, troubleReset, soon, muchLater), "hangs up once, after it had been stopped")
+	require.False(t, dead(neverLinked, troubleRefused, soon, muchLater))
+}
+
+func TestARunOfFailuresEndsWithAPause(t *testing.T) {
+	var d dialling
+	start := time.Now()
+	at := func(ms int) time.Duration { return d.fail(start.Add(time.Duration(ms) * time.Millisecond)) }
+	require.Zero(t, at(0))
+	require.Equal(t, 100*time.Millisecond, at(100))
+	require.Equal(t, 300*time.Millisecond, at(300))
+	require.Zero(t, at(5000), "one of the two was stopped in between")
+	require.Equal(t, 50*time.Millisecond, at(5050))
 }
 
 func TestPastOfALink(t *testing.T) {

@@ -467,18 +467,32 @@ func (j *joiner) abandon(err error) error {
 	if mine && len(j.links) > 0 {
 		j.publish(entryFailed, appendError(nil, e, j.size))
 	}
+	j.ending = e
 	for _, l := range j.links {
-		// So that neighbours know why the link ends, whoever noticed the failure.
-		body := appendError(nil, e, j.size)
-		l.send(append(appendFrameHead(nil, frameFailed, len(body)), body...))
+		j.tellWhy(l)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), slowAnswer)
-	j.flush(ctx)
-	cancel()
+	if j.root != nil {
+		// A neighbour may be on its way here: it would find nobody and blame us.
+		wait, cancel := context.WithTimeout(context.Background(), lastCall)
+		_ = j.wait(wait, func() (bool, error) { return j.linked(j.next()) != nil && j.linked(j.prev()) != nil, nil })
+		cancel()
+	}
+	j.flush(context.Background(), slowAnswer)
 	j.mu.Unlock()
 	j.shutDown()
 	<-j.ended
 	return err
+}
+
+// lastCall is how long a process whose Join has failed goes on to accept
+// neighbours, to tell them why.
+const lastCall = 250 * time.Millisecond
+
+// tellWhy says over one link why this process's Join has failed, so that the
+// neighbour knows why the link ends. It needs c.mu.
+func (c *Control) tellWhy(l *link) {
+	body := appendError(nil, c.ending, c.size)
+	l.send(append(appendFrameHead(nil, frameFailed, len(body)), body...))
 }
 
 // report tells the root, which tells those that links don't reach, and returns

@@ -2,6 +2,7 @@ package bootstrap
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -15,15 +16,39 @@ import (
 //  3. it waits until its neighbours have taken what it passed on last;
 //  4. it stops listening and closes its connections.
 
-// linger bounds the wait for processes that don't answer, stopped ones for
+// lingerTime bounds the wait for processes that don't answer, stopped ones for
 // example: what they have not taken waits in their kernel or with their other
-// neighbours.
-const linger = 2 * time.Second
+// neighbours. It counts from the last sign that leaving gets on, so that a job
+// of many slow processes has its time.
+const lingerTime = 2 * time.Second
+
+var errProgress = errors.New("progress")
+
+// linger waits as wait does, but no longer than d without progress.
+func (c *Control) linger(ctx context.Context, d time.Duration, cond func() bool) {
+	for {
+		seen := c.progress
+		ctx, cancel := context.WithTimeout(ctx, d)
+		err := c.wait(ctx, func() (bool, error) {
+			if cond() {
+				return true, nil
+			}
+			if c.progress != seen {
+				return false, errProgress
+			}
+			return false, nil
+		})
+		cancel()
+		if err != errProgress {
+			return
+		}
+	}
+}
 
 // Close says goodbye: the others hear that this process has left, after
 // everything that it told them. It returns when every living process has heard
-// it all, or nearly: after ctx's end, or two seconds, it no longer waits for
-// processes that don't answer, and the error, if not even one neighbour has
+// it all, or nearly: after ctx's end, or two seconds without progress, it no
+// longer waits for processes that don't answer, and the error, if not even one neighbour has
 // confirmed, says so. The handler is not called any more when Close has
 // returned. Calling it again waits for the first call.
 func (c *Control) Close(ctx context.Context) error {
@@ -41,13 +66,9 @@ func (c *Control) Close(ctx context.Context) error {
 	if c.state[c.rank] == alive && c.size > 1 {
 		c.publish(entryLeft)
 	}
-	wait, cancel := context.WithTimeout(ctx, linger)
-	_ = c.wait(wait, func() (bool, error) { return c.settledAll(), nil })
-	cancel()
-	wait, cancel = context.WithTimeout(ctx, linger/2)
-	confirmed := c.flush(wait)
-	cancel()
-	if !confirmed {
+	c.linger(ctx, lingerTime, c.settledAll)
+	settled := c.settledAll()
+	if confirmed := c.flush(ctx, lingerTime); !settled && !confirmed {
 		c.closeErr = fmt.Errorf("bootstrap: close: %w: no neighbour has confirmed this process's last messages", ErrTimeout)
 	}
 	c.mu.Unlock()
@@ -66,14 +87,14 @@ func (c *Control) settledAll() bool {
 	return alone || c.journal.stable[c.rank] >= c.journal.have[c.rank] || c.state[c.rank] == isLost
 }
 
-// flush waits until every neighbour has taken everything sent so far. It reports
-// whether one has, or none is left to.
-func (c *Control) flush(ctx context.Context) bool {
+// flush waits until every neighbour has taken everything sent so far, or there is
+// no progress for d. It reports whether one has, or none is left to.
+func (c *Control) flush(ctx context.Context, d time.Duration) bool {
 	c.flushes++
 	n := c.flushes
 	asked := slices.Clone(c.links)
 	some, ended := len(asked) == 0, 0
-	_ = c.wait(ctx, func() (bool, error) {
+	c.linger(ctx, d, func() bool {
 		all := true
 		ended = 0
 		for _, l := range asked {
@@ -91,7 +112,7 @@ func (c *Control) flush(ctx context.Context) bool {
 				all = false
 			}
 		}
-		return all, nil
+		return all
 	})
 	return some || ended == len(asked)
 }

@@ -48,6 +48,20 @@ type dialling struct {
 	past  linkPast
 	cause error // why the link broke, if there was one
 	slow  bool  // no answer so far: others are to be tried as well
+
+	// The current run of failures that followed one another at once. An attempt
+	// that took long ends a run: the peer, or this process, was stopped meanwhile.
+	failing time.Time // the first of them
+	failed  time.Time // the last
+}
+
+// fail counts a failure at the given time and returns how long the run has lasted.
+func (d *dialling) fail(now time.Time) time.Duration {
+	if now.Sub(d.failed) > slowAnswer {
+		d.failing = now
+	}
+	d.failed = now
+	return now.Sub(d.failing)
 }
 
 type linkPast uint8
@@ -70,14 +84,15 @@ func pastOf(err error) linkPast {
 	return linkClosed
 }
 
-// dead decides whether a process is lost, from its past link, the latest
-// failure to reach it and the time since the first attempt.
-func dead(past linkPast, t trouble, tried time.Duration) bool {
+// dead decides whether a process is lost, from its past link, the latest failure
+// to reach it, how long it has failed without a break, and the time since the
+// first attempt.
+func dead(past linkPast, t trouble, failing, tried time.Duration) bool {
 	switch t {
 	case troubleRefused:
-		return past != neverLinked || tried >= patience
+		return past != neverLinked || failing >= patience
 	case troubleReset:
-		return tried >= resets || past != neverLinked && tried >= patience
+		return failing >= resets || past != neverLinked && failing >= patience
 	case troubleUnreachable:
 		return tried >= unreachable || past != neverLinked && tried >= silence
 	}
@@ -148,7 +163,8 @@ func (c *Control) decide(peer int, d *dialling, conn net.Conn, err error) bool {
 		c.failure = &Error{Phase: PhaseRing, Rank: peer, Reporter: c.rank, Addr: c.peers[peer].addr(), Err: ErrGaveUp, Detail: err.Error()}
 		c.notify()
 	}
-	if t := classify(err); dead(d.past, t, time.Since(d.since)) {
+	now := time.Now()
+	if dead(d.past, classify(err), d.fail(now), now.Sub(d.since)) {
 		delete(c.dials, peer)
 		if c.closing && d.past == neverLinked {
 			// The others need not wait for this process any more, so it may not

@@ -61,6 +61,7 @@ func (c *Control) takeToken(t *token) {
 
 func (c *Control) forget(marks []mark) {
 	if len(marks) > 0 {
+		c.progress++
 		c.backlog -= c.journal.settle(marks, c.rank)
 		c.notify()
 	}
@@ -79,7 +80,9 @@ func (c *Control) pump() {
 		if !p.ready {
 			continue
 		}
-		if next != nil {
+		// The copy that one who leaves has came to it off the ring: passed on, it
+		// would skip those between, and the issuer count them as asked.
+		if next != nil && !c.closing {
 			p.send(next)
 		}
 		for _, l := range c.links {
