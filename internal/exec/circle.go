@@ -13,16 +13,18 @@ import (
 // face each other, a receive where the sender is in an AllReduce, large sends
 // around a ring.
 //
-// Rank X depends on rank Y if X's launch cannot end before Y's has ended: Y must
-// first do something for X that its present launch will not do. Ranks that
+// What waits is a channel of a rank. Channel X depends on channel Y of another rank
+// if X cannot go on before Y has: because the launch that Y is part of will not do
+// what X waits for (so all of it must end first), or not before the collective that
+// Y is in, or because Y is X's neighbour in the same collective. Channels that
 // depend on each other in a circle wait forever.
 //
-// What ranks publish may be old when it is read: a message may be under way. A
-// waiting rank publishes a new record every few milliseconds, each after another
-// look at everything it waits for, and begins another episode when something has
-// moved. So a circle is believed when every rank in it has published two more
-// records of the same episode since all of it was first seen: the look before
-// the second one found all that anybody had done by then.
+// What channels publish may be old when it is read: a message may be under way. A
+// waiting channel publishes a new record every few milliseconds, each after another
+// look at everything it waits for, and begins another episode with another wait.
+// So a circle is believed when every channel in it has published two more records
+// of the same episode since all of it was first seen: the look before the second
+// one found all that anybody had done by then.
 
 // suspicion is what a worker remembers of the ranks that it has seen in circles
 // with its own: by rank and channel, as a rank's channels wait by themselves.
@@ -38,9 +40,22 @@ type suspect struct {
 // halfChannel is the channel under which the second half of a tree waits.
 const halfChannel = 1 << 16
 
+// number is how the ledger knows this worker's channel: the halves of a tree wait
+// by themselves.
+func (w *worker) number() int {
+	if id := w.channel % halfChannel; id != w.channel {
+		return 2*id + 1
+	}
+	return 2 * w.channel
+}
+
 // startWaiting publishes whom this worker waits for.
 func (w *worker) startWaiting(c spin.Condition) {
-	waiting := &ledger.Waiting{Call: w.callSpec(), Channel: w.channel, From: w.absent(c)}
+	waiting := &ledger.Waiting{Call: w.callSpec(), Channel: w.number()}
+	waiting.From = w.absent(c)
+	if w.inChain() {
+		waiting.To = []int{c.Peer()}
+	}
 	for _, t := range w.active {
 		if t.Send {
 			waiting.To = append(waiting.To, t.Peer)
@@ -48,16 +63,19 @@ func (w *worker) startWaiting(c spin.Condition) {
 			waiting.From = append(waiting.From, t.Peer)
 		}
 	}
-	for t := range w.launch.pending() {
+	for t := range w.pending() {
 		switch {
 		case slices.Contains(w.active, t):
 		case t.Send:
-			waiting.LaterTo = append(waiting.LaterTo, t.Peer)
+			waiting.LaterTo = append(waiting.LaterTo, t.end())
 		default:
-			waiting.LaterFrom = append(waiting.LaterFrom, t.Peer)
+			waiting.LaterFrom = append(waiting.LaterFrom, t.end())
 		}
 	}
-	w.published = true
+	if w.publishedIn != w.waiter.Wait() || w.publishedAs != waiting.Channel {
+		w.stopWaiting() // another episode
+	}
+	w.published, w.publishedAs, w.publishedIn = true, waiting.Channel, w.waiter.Wait()
 	w.engine.ledger.Wait(w.engine.rank, waiting)
 }
 
@@ -65,30 +83,52 @@ func (w *worker) startWaiting(c spin.Condition) {
 func (w *worker) stopWaiting() {
 	if w.published {
 		w.published = false
-		w.engine.ledger.Wait(w.engine.rank, nil)
+		w.engine.ledger.EndWait(w.engine.rank, w.publishedAs)
 	}
 }
 
-// pending yields the transfers of l that are not through, on all channels.
-func (l *launch) pending() func(yield func(*transfer) bool) {
+// pending yields the transfers of the launch that are not through and that its
+// channels get to by themselves: not those behind a collective that other ranks
+// hold up.
+func (w *worker) pending() func(yield func(*transfer) bool) {
+	l := w.launch
 	return func(yield func(*transfer) bool) {
+		heldUp := make(map[int]bool) // by channel
 		for i := range l.works {
-			for j := range l.works[i].Program.channels {
-				for _, t := range l.works[i].Program.channels[j].transfers {
-					if t.through.Load() != l.number && !yield(t) {
+			work := &l.works[i]
+			for j := range work.Program.channels {
+				channel := &work.Program.channels[j]
+				for _, t := range channel.transfers {
+					if !heldUp[channel.ID] && t.through.Load() != l.number && !yield(t) {
 						return
 					}
 				}
+				heldUp[channel.ID] = heldUp[channel.ID] || w.heldUp(work, channel.ID)
 			}
 		}
 	}
 }
 
-// serves reports whether this rank's launch still sends to peer, or receives from
+// heldUp reports whether a channel cannot come through a collective before more
+// ranks have entered it, or, on this worker's channel, before a neighbour moves.
+func (w *worker) heldUp(work *Work, channel int) bool {
+	switch work.Program.Plan.Spec.Kind {
+	case plan.AllReduce, plan.AllGather, plan.ReduceScatter, plan.Barrier:
+		if len(w.engine.ledger.Missing(work.sequence)) > 0 {
+			return true
+		}
+	}
+	return work == w.work && len(w.active) == 0 && channel == w.channel%halfChannel
+}
+
+// end is where t comes from or goes to.
+func (t *transfer) end() ledger.End { return ledger.End{Rank: t.Peer, Channel: t.channel} }
+
+// serves reports whether this rank's launch still sends to end, or receives from
 // it.
-func (w *worker) serves(peer int, send bool) bool {
-	for t := range w.launch.pending() {
-		if t.Peer == peer && t.Send == send {
+func (w *worker) serves(end ledger.End, send bool) bool {
+	for t := range w.pending() {
+		if t.end() == end && t.Send == send {
 			return true
 		}
 	}
@@ -98,22 +138,31 @@ func (w *worker) serves(peer int, send bool) bool {
 // absent lists the ranks that must enter the collective of rings and trees in
 // progress before it can end.
 func (w *worker) absent(c spin.Condition) []int {
-	if len(w.active) > 0 || len(w.work.entries) == 0 {
+	if len(w.active) > 0 {
 		return nil
 	}
-	ledger, sequence := w.engine.ledger, w.work.sequence
-	switch w.work.Program.Plan.Spec.Kind {
-	case plan.AllReduce, plan.AllGather, plan.ReduceScatter, plan.Barrier:
-		return ledger.Missing(sequence) // nobody completes these before all have entered
+	if !w.inChain() {
+		return w.engine.ledger.Missing(w.work.sequence) // nobody completes these before all have entered
 	}
-	if peer := c.Peer(); peer >= 0 && !ledger.Entered(peer, sequence) {
+	if peer := c.Peer(); !w.engine.ledger.Entered(peer, w.work.sequence) {
 		return []int{peer}
 	}
 	return nil
 }
 
+// inChain reports whether this worker is in a collective of which some ranks may be
+// through before all have entered: there it depends on its neighbour.
+func (w *worker) inChain() bool {
+	kind := w.work.Program.Plan.Spec.Kind
+	return len(w.active) == 0 && (kind == plan.Reduce || kind == plan.Broadcast)
+}
+
 // circle reports ranks that wait for each other and for this one.
 func (w *worker) circle(c spin.Condition) error {
+	if wait := w.waiter.Wait(); w.suspectedIn != wait {
+		clear(w.suspects) // this worker has moved itself
+		w.suspectedIn = wait
+	}
 	members := w.findCircle(c)
 	if len(members) == 0 {
 		return nil
@@ -133,7 +182,7 @@ func (w *worker) circle(c spin.Condition) error {
 	}
 }
 
-// member is a rank in a circle and its record.
+// member is a channel of a rank in a circle, with its record.
 type member struct {
 	rank int
 	*ledger.Waiting
@@ -167,71 +216,81 @@ func (w *worker) confirm(m member, all []member) bool {
 	return s.times >= 2
 }
 
-// findCircle returns the other ranks of a circle of dependence through this rank,
-// from the one that this rank depends on, on; nil if there is none. It is a search
-// in breadth: of several circles the shortest.
+// findCircle returns the other channels of a circle of dependence through this
+// worker, from the one that this worker depends on, on; nil if there is none. It is
+// a search in breadth: of several circles the shortest.
 func (w *worker) findCircle(c spin.Condition) []member {
 	e := w.engine
-	records := make([]*ledger.Waiting, e.size)
-	for rank := range records {
-		if rank != e.rank {
-			records[rank] = e.ledger.WaitingOf(rank)
+	var waiting []member
+	for rank := range e.size {
+		if rank == e.rank {
+			continue
+		}
+		for _, record := range e.ledger.WaitsOf(rank) {
+			waiting = append(waiting, member{rank, record})
 		}
 	}
-	before := make(map[int]int, e.size) // the member through which a rank was reached
+	const start, unseen = -1, -2
+	before := make([]int, len(waiting)) // through whom a channel was reached
 	var queue []int
-	for rank, r := range records {
-		if r != nil && w.dependsOn(rank, r, c) {
-			before[rank] = e.rank
-			queue = append(queue, rank)
+	for i, m := range waiting {
+		if before[i] = unseen; w.dependsOn(m, c) {
+			before[i] = start
+			queue = append(queue, i)
 		}
 	}
 	for ; len(queue) > 0; queue = queue[1:] {
-		rank := queue[0]
-		if w.isNeededBy(rank, records[rank]) {
+		at := queue[0]
+		if w.isNeededBy(waiting[at]) {
 			var members []member
-			for ; rank != e.rank; rank = before[rank] {
-				members = append(members, member{rank, records[rank]})
+			for ; at != start; at = before[at] {
+				members = append(members, waiting[at])
 			}
 			slices.Reverse(members)
 			return members
 		}
-		for other, r := range records {
-			if _, seen := before[other]; !seen && r != nil && depends(rank, records[rank], other, r) {
-				before[other] = rank
-				queue = append(queue, other)
+		for i, m := range waiting {
+			if before[i] == unseen && waiting[at].dependsOn(m) {
+				before[i] = at
+				queue = append(queue, i)
 			}
 		}
 	}
 	return nil
 }
 
-// dependsOn reports whether this worker's launch depends on peer, whose record is
-// r.
-func (w *worker) dependsOn(peer int, r *ledger.Waiting, c spin.Condition) bool {
-	if slices.Contains(w.absent(c), peer) {
-		return true
+// dependsOn reports whether this worker depends on m.
+func (w *worker) dependsOn(m member, c spin.Condition) bool {
+	if len(w.active) == 0 {
+		return slices.Contains(w.absent(c), m.rank) || w.inChain() && c.Peer() == m.rank && w.sameChannel(m)
 	}
 	return slices.ContainsFunc(w.active, func(t *transfer) bool {
-		return t.Peer == peer && !r.Serves(w.engine.rank, !t.Send)
+		return t.Peer == m.rank && !m.Serves(ledger.End{Rank: w.engine.rank, Channel: t.channel}, !t.Send)
 	})
 }
 
-// isNeededBy reports whether peer, whose record is r, depends on this rank.
-func (w *worker) isNeededBy(peer int, r *ledger.Waiting) bool {
+// isNeededBy reports whether m depends on this worker.
+func (w *worker) isNeededBy(m member) bool {
 	me := w.engine.rank
-	if !pointToPoint(r.Call.Kind) {
-		return slices.Contains(r.From, me)
+	if !m.Messages() {
+		return slices.Contains(m.From, me) || slices.Contains(m.To, me) && w.sameChannel(m)
 	}
-	return slices.Contains(r.From, me) && !w.serves(peer, true) ||
-		slices.Contains(r.To, me) && !w.serves(peer, false)
+	return slices.Contains(m.From, me) && !w.serves(m.end(), true) ||
+		slices.Contains(m.To, me) && !w.serves(m.end(), false)
 }
 
-// depends reports whether rank a depends on rank b by their records.
-func depends(a int, ofA *ledger.Waiting, b int, ofB *ledger.Waiting) bool {
-	if !pointToPoint(ofA.Call.Kind) {
-		return slices.Contains(ofA.From, b)
+// sameChannel reports whether m's channel is this worker's, in another rank.
+func (w *worker) sameChannel(m member) bool { return m.Channel == w.number() }
+
+// end is m for those who send to it or receive from it.
+func (m member) end() ledger.End { return ledger.End{Rank: m.rank, Channel: m.Channel / 2} }
+
+// dependsOn reports whether m depends on other.
+func (m member) dependsOn(other member) bool {
+	if !m.Messages() {
+		return slices.Contains(m.From, other.rank) ||
+			slices.Contains(m.To, other.rank) && m.Channel == other.Channel
 	}
-	return slices.Contains(ofA.From, b) && !ofB.Serves(a, true) ||
-		slices.Contains(ofA.To, b) && !ofB.Serves(a, false)
+	return slices.Contains(m.From, other.rank) && !other.Serves(m.end(), true) ||
+		slices.Contains(m.To, other.rank) && !other.Serves(m.end(), false)
 }

@@ -41,7 +41,7 @@ type Config struct {
 	// spin.NewParker.
 	Parker func() *spin.Parker
 	// Silent lists the ranks that do not answer. It is asked when a deadline
-	// has passed though all ranks have entered the call. Default: not asked.
+	// has passed. Default: not asked.
 	Silent func() []int
 }
 
@@ -223,9 +223,12 @@ type worker struct {
 	channel int
 	any     anyTransfer
 
-	active    []*transfer // of the point-to-point call in progress
-	published bool        // a ledger.Waiting of this worker is in the ledger
-	suspects  suspicion
+	active      []*transfer // of the point-to-point call in progress
+	published   bool        // a ledger.Waiting of this worker is in the ledger
+	publishedAs int         // its channel there
+	publishedIn uint64      // the wait that it is about
+	suspects    suspicion
+	suspectedIn uint64 // the wait that they were seen in
 }
 
 func (e *Engine) newWorker() *worker {

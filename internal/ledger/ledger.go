@@ -74,15 +74,30 @@ func (l *Ledger) Enter(rank int, e *Entry) uint64 {
 // Count is how many collectives rank has entered.
 func (l *Ledger) Count(rank int) uint64 { return l.pages[rank].entered.Load() }
 
-// Wait publishes what rank waits for in point-to-point traffic; nil ends it.
+// Wait publishes what one channel of rank waits for.
 func (l *Ledger) Wait(rank int, w *Waiting) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.pages[rank].waiting.store(w)
+	l.pages[rank].waiting[w.Channel%waits].store(w)
 }
 
-// WaitingOf returns what rank has published with Wait, or nil.
-func (l *Ledger) WaitingOf(rank int) *Waiting { return l.pages[rank].waiting.load() }
+// EndWait withdraws what was published with Wait for a channel.
+func (l *Ledger) EndWait(rank, channel int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pages[rank].waiting[channel%waits].store(nil)
+}
+
+// WaitsOf returns what the channels of rank have published with Wait.
+func (l *Ledger) WaitsOf(rank int) []*Waiting {
+	var all []*Waiting
+	for i := range l.pages[rank].waiting {
+		if w := l.pages[rank].waiting[i].load(); w != nil {
+			all = append(all, w)
+		}
+	}
+	return all
+}
 
 // Close records that rank makes no further call.
 func (l *Ledger) Close(rank int) { l.pages[rank].closed.Store(1) }

@@ -136,21 +136,45 @@ func TestAFailureWakesAllWhoAreRegisteredBeforeAndAfter(t *testing.T) {
 
 func TestWaitIsPublishedAnewEachTimeAndWithdrawn(t *testing.T) {
 	l := New(2)
-	require.Nil(t, l.WaitingOf(1))
+	require.Empty(t, l.WaitsOf(1))
 	w := Waiting{Call: plan.Spec{Kind: plan.Send, Type: dtype.Float32, Count: 5}, Channel: 3, From: []int{0, 7}, To: []int{2}}
 	var last uint64
 	for range 3 {
 		l.Wait(1, &w)
-		got := l.WaitingOf(1)
-		require.NotNil(t, got)
+		all := l.WaitsOf(1)
+		require.Len(t, all, 1)
+		got := all[0]
 		require.Greater(t, got.Version, last)
 		last = got.Version
 		got.Version, got.Episode = 0, 0
 		require.Equal(t, &w, got)
 	}
-	require.Nil(t, l.WaitingOf(0))
-	l.Wait(1, nil)
-	require.Nil(t, l.WaitingOf(1))
+	require.Empty(t, l.WaitsOf(0))
+	l.EndWait(1, 3)
+	require.Empty(t, l.WaitsOf(1))
+}
+
+func TestEachChannelWaitsByItself(t *testing.T) {
+	l := New(1)
+	channels := func() (all []int) {
+		for _, w := range l.WaitsOf(0) {
+			all = append(all, w.Channel)
+		}
+		return all
+	}
+	for channel := range waits {
+		l.Wait(0, &Waiting{Call: entry(1).Spec, Channel: channel})
+	}
+	require.Len(t, channels(), waits)
+	episode := l.WaitsOf(0)[4].Episode
+	l.EndWait(0, 4)
+	l.EndWait(0, 6)
+	require.NotContains(t, channels(), 4)
+	require.NotContains(t, channels(), 6)
+	require.Len(t, channels(), waits-2)
+	l.Wait(0, &Waiting{Call: entry(1).Spec, Channel: 4 + waits})
+	require.Contains(t, channels(), 4+waits)
+	require.Equal(t, episode+1, l.WaitsOf(0)[4].Episode)
 }
 
 // A list is cut where the page ends; the first are the ones that matter.
@@ -161,11 +185,11 @@ func TestAWaitForVeryManyRanksNamesSome(t *testing.T) {
 		many = append(many, r)
 	}
 	l.Wait(0, &Waiting{Call: entry(1).Spec, From: many[:listed-2], To: many})
-	got := l.WaitingOf(0)
+	got := l.WaitsOf(0)[0]
 	require.Equal(t, many[:listed-2], got.From)
 	require.Equal(t, many[:2], got.To)
 	l.Wait(0, &Waiting{Call: entry(1).Spec, From: many, To: many})
-	got = l.WaitingOf(0)
+	got = l.WaitsOf(0)[0]
 	require.Equal(t, many[:listed], got.From)
 	require.Empty(t, got.To)
 }
@@ -180,17 +204,17 @@ func TestAWaitIsNeverSeenHalfWritten(t *testing.T) {
 		defer done.Store(true)
 		for n := range 100000 {
 			k := n % 9
-			l.Wait(0, &Waiting{Call: entry(k).Spec, Channel: k, From: []int{k, k}, To: []int{k}, LaterFrom: []int{k}})
+			l.Wait(0, &Waiting{Call: entry(k).Spec, Channel: k, From: []int{k, k}, To: []int{k}, LaterFrom: []End{{Rank: k, Channel: 2 * k}}})
 			if k == 0 {
-				l.Wait(0, nil)
+				l.EndWait(0, k)
 			}
 		}
 	})
 	for !done.Load() {
-		if w := l.WaitingOf(0); w != nil {
+		for _, w := range l.WaitsOf(0) {
 			k := w.Channel
 			w.Version, w.Episode = 0, 0
-			want := &Waiting{Call: entry(k).Spec, Channel: k, From: []int{k, k}, To: []int{k}, LaterFrom: []int{k}}
+			want := &Waiting{Call: entry(k).Spec, Channel: k, From: []int{k, k}, To: []int{k}, LaterFrom: []End{{Rank: k, Channel: 2 * k}}}
 			if !reflect.DeepEqual(want, w) {
 				t.Errorf("half of %+v, half of another: %+v", want, w)
 				break

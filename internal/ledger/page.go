@@ -17,6 +17,9 @@ const (
 	described = 128
 	// listed is how many peers a waiting rank can name.
 	listed = 128
+	// waits is how many channels of a rank can show what they wait for at the
+	// same time; of more, some take turns.
+	waits = 16
 )
 
 // page is what one rank tells the others. Only that rank writes it. It is made of
@@ -33,8 +36,8 @@ type page struct {
 	// makes a call, long before it is looked at by others.
 	descriptions [described]description
 
-	waiting waitingWords
-	_       [128]byte // the next page begins on another line
+	waiting [waits]waitingWords // by channel mod waits
+	_       [128]byte           // the next page begins on another line
 }
 
 // description is the meaning of a fingerprint. The fingerprint is 0 while the
@@ -65,27 +68,39 @@ type Waiting struct {
 	Call    plan.Spec
 	Channel int // each channel waits by itself
 
-	// From are the ranks whose data is awaited, To those whose credit is; for
-	// a collective of rings or trees, From are those that have not entered it.
+	// From are the ranks whose data is awaited, To those whose credit is. For
+	// a collective of rings or trees, From are ranks that have not entered it
+	// and must, To is the one whose same channel must move.
 	From, To []int
-	// LaterFrom and LaterTo are the ranks with which the launch has messages
-	// left besides: on other channels, or behind this call.
-	LaterFrom, LaterTo []int
+	// LaterFrom and LaterTo are the ends with which the launch has messages
+	// left besides: on other channels, or behind this call if that can end.
+	LaterFrom, LaterTo []End
 	// Partial says that the lists were too long to be published in full.
 	Partial bool
 }
 
-// Serves reports whether the waiting rank's launch still sends to rank, or
-// receives from it.
-func (w *Waiting) Serves(rank int, send bool) bool {
+// Serves reports whether the waiting rank's launch still sends to an end, or
+// receives from it. The channel waited for is channel 2·c or 2·c+1 of the ledger.
+func (w *Waiting) Serves(end End, send bool) bool {
 	now, later := w.From, w.LaterFrom
 	if send {
 		now, later = w.To, w.LaterTo
 	}
-	return w.Partial || slices.Contains(now, rank) && pointToPoint(w.Call.Kind) || slices.Contains(later, rank)
+	return w.Partial || slices.Contains(later, end) ||
+		w.Messages() && w.Channel/2 == end.Channel && slices.Contains(now, end.Rank)
 }
 
-func pointToPoint(k plan.Kind) bool { return k >= plan.AlltoAll && k <= plan.Recv }
+// End is where a message comes from or goes to: messages of a pair of ranks do not
+// change channels.
+type End struct{ Rank, Channel int }
+
+// number is e as a word.
+func (e End) number() int { return e.Channel<<32 | e.Rank }
+
+func endOf(number int) End { return End{Rank: number & (1<<32 - 1), Channel: number >> 32} }
+
+// Messages reports whether the call is made of messages.
+func (w *Waiting) Messages() bool { return w.Call.Kind >= plan.AlltoAll && w.Call.Kind <= plan.Recv }
 
 // describe returns the place of the description.
 func (p *page) describe(fingerprint uint64, spec plan.Spec, next *int) int {
@@ -141,7 +156,7 @@ func (w *waitingWords) store(v *Waiting) {
 	w.words[1].Store(words[1])
 	w.channel.Store(uint64(v.Channel))
 	state, used := uint64(whole), 0
-	for i, list := range [...][]int{v.From, v.To, v.LaterFrom, v.LaterTo} {
+	for i, list := range [...][]int{v.From, v.To, numbers(v.LaterFrom), numbers(v.LaterTo)} {
 		if room := listed - used; len(list) > room {
 			state, list = partial, list[:room]
 		}
@@ -169,7 +184,8 @@ func (w *waitingWords) load() *Waiting {
 		Partial: state == partial,
 	}
 	used := uint64(0)
-	for i, list := range [...]*[]int{&v.From, &v.To, &v.LaterFrom, &v.LaterTo} {
+	var laterFrom, laterTo []int
+	for i, list := range [...]*[]int{&v.From, &v.To, &laterFrom, &laterTo} {
 		// Counts that another process wrote are checked before they are used.
 		count := min(w.counts[i].Load(), listed-used)
 		for range count {
@@ -180,5 +196,20 @@ func (w *waitingWords) load() *Waiting {
 	if w.version.Load() != version {
 		return nil
 	}
+	v.LaterFrom, v.LaterTo = ends(laterFrom), ends(laterTo)
 	return v
+}
+
+func numbers(list []End) (numbers []int) {
+	for _, e := range list {
+		numbers = append(numbers, e.number())
+	}
+	return numbers
+}
+
+func ends(numbers []int) (list []End) {
+	for _, n := range numbers {
+		list = append(list, endOf(n))
+	}
+	return list
 }

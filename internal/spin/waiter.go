@@ -104,6 +104,9 @@ func (w *Waiter) Bind(ctx context.Context, watch Watch, timeout time.Duration) {
 	w.timeout, w.deadline = timeout, time.Time{}
 }
 
+// Wait is the number of the wait in progress, for the watch: no two are equal.
+func (w *Waiter) Wait() uint64 { return w.local.Waits }
+
 // Until returns nil as soon as c is ready, or the reason why it never will be.
 func (w *Waiter) Until(c Condition) error {
 	if c.Ready() {
