@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/gollective/gollective/internal/affinity"
 	"github.com/gollective/gollective/internal/bootstrap"
 	"github.com/gollective/gollective/internal/fault"
 	"github.com/gollective/gollective/internal/launch"
@@ -123,7 +124,7 @@ func join(ctx context.Context, world launch.World, ranks int, c Config) (*job, e
 	host, _ := os.Hostname() // for messages
 	text, err := json.Marshal(description{
 		Version: descriptionVersion, Ranks: ranks, Depot: depot.Address(), Mark: mark,
-		Host: host, PID: os.Getpid(), Cores: c.cores, Config: c.agreement(),
+		Host: host, PID: os.Getpid(), CPUs: affinity.Own(), Quota: ownQuota(), Config: c.agreement(),
 	})
 	if err != nil {
 		return nil, errors.Join(err, depot.Close())

@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"os"
+	"runtime"
 	"sync"
 	"time"
 
+	"github.com/gollective/gollective/internal/affinity"
 	"github.com/gollective/gollective/transport/shm"
 )
 
@@ -48,7 +51,8 @@ type description struct {
 	Mark    []byte // random: the secret of its depot; its homes begin with a hash of it
 	Host    string
 	PID     int
-	Cores   int
+	CPUs    affinity.Mask // on which it may run
+	Quota   int           // processors that its cgroup grants; 0 = no less than CPUs
 	Config  agreement
 }
 
@@ -247,6 +251,33 @@ func newJob(self int, c control, depot *shm.Depot, timeout time.Duration) *job {
 	return j
 }
 
+// cores is the number of processors that the processes of the job share. Plans and
+// ways of waiting depend on it: it is computed from what all know alike.
+func (j *job) cores() int {
+	var all affinity.Mask
+	quota := 0
+	for _, d := range j.processes {
+		all = all.Union(d.CPUs)
+		if d.Quota > 0 && (quota == 0 || d.Quota < quota) {
+			quota = d.Quota
+		}
+	}
+	cores := max(all.Count(), 1)
+	if quota > 0 {
+		cores = min(cores, quota)
+	}
+	return cores
+}
+
+// ownQuota is the number of processors that this process's cgroup grants, if that
+// is less than it could run on: the Go runtime has looked, unless it was told.
+func ownQuota() int {
+	if os.Getenv("GOMAXPROCS") != "" || runtime.GOMAXPROCS(0) >= runtime.NumCPU() {
+		return 0
+	}
+	return runtime.GOMAXPROCS(0)
+}
+
 // root makes this process's part of the communicator of all ranks and returns the
 // handles of those that live here. Ranks are numbered through the processes.
 func (j *job) root(ctx context.Context, c Config) ([]*Comm, error) {
@@ -257,9 +288,11 @@ func (j *job) root(ctx context.Context, c Config) ([]*Comm, error) {
 			p.ranks = append(p.ranks, number)
 		}
 	}
-	// Plans depend on the number of cores, and must be the same everywhere.
-	for _, d := range j.processes {
-		c.cores = min(c.cores, max(d.Cores, 1))
+	c.cores = j.cores()
+	if c.RanksPerNode == 0 && len(p.ranks) > c.cores {
+		// Each hop costs a switch of processes: a tree over all ranks has
+		// fewer of them one after the other than a chain.
+		c.RanksPerNode = 1
 	}
 	w, err := newProcessWorld(ctx, p, c)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gollective/gollective/collective/plan"
 	"github.com/gollective/gollective/dtype"
+	"github.com/gollective/gollective/internal/affinity"
 	"github.com/gollective/gollective/internal/fault"
 )
 
@@ -54,7 +55,7 @@ func sharedMemoryJobs(t *testing.T, c Config, ranks ...int) [][]*Comm {
 				f()
 			}
 		})
-		all = append(all, description{Version: descriptionVersion, Ranks: ranks[number], Depot: depot.Address(), Mark: mark, Cores: c.cores})
+		all = append(all, description{Version: descriptionVersion, Ranks: ranks[number], Depot: depot.Address(), Mark: mark, CPUs: affinity.Own()})
 		jobs[number] = newJob(number, &wired{from: number, inbox: inbox, jobs: jobs}, depot, 10*time.Second)
 	}
 	comms := make([][]*Comm, n)

@@ -50,6 +50,7 @@ func (w *world) comm(rank int) *Comm {
 	}
 	if w.process != nil {
 		c.Waiters = w.process.waiters()
+		c.Cores = w.config.cores
 		c.Parker = w.process.parker
 		c.Silent = w.process.silent
 	}
