@@ -266,21 +266,19 @@ func TestASecondInterruptKills(t *testing.T) {
 }
 
 func TestAnInterruptKillsRanksThatAreBeingEnded(t *testing.T) {
-	cmd := launcher(t, job{Command: ranks("!1/tell:SIGUSR1", "!1/ignore:SIGTERM", "print:ready\n", "1/cat", "0/wait"), Ranks: 2, Label: LabelNever})
-	errs, err := cmd.StderrPipe()
-	require.NoError(t, err)
+	cmd := launcher(t, job{Command: ranks("0/ignore:SIGHUP", "0/ignore:SIGTERM", "0/ignore:SIGINT", "print:ready\n", "wait"), Ranks: 2})
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
+	errs, err := cmd.StderrPipe()
+	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
-	_ = awaitLines(out, 3)
-	// Rank 1 has ended well; now end it all, which rank 0 ignores.
-	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
-	require.NoError(t, cmd.Process.Signal(syscall.SIGUSR1))
-	require.Equal(t, []string{"got SIGUSR1"}, awaitLines(out, 1))
+	awaitLines(out, 2)
+	require.NoError(t, cmd.Process.Signal(syscall.SIGHUP)) // ends rank 1
+	notice := awaitLines(errs, 1)
+	require.Len(t, notice, 1)
+	assert.Regexp(t, `^herd: rank 1 \(pid \d+\) failed first: killed by SIGHUP; waiting up to 30s for rank 0 to end$`, notice[0])
 	require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
-	text, _ := io.ReadAll(errs)
-	assert.Equal(t, 128+2, statusOf(t, cmd))
-	assert.Contains(t, string(text), "rank 0")
+	assert.Equal(t, 128+1, statusOf(t, cmd))
 }
 
 func TestADoneContextEndsTheJob(t *testing.T) {

@@ -5,8 +5,8 @@ package herd
 import (
 	"errors"
 	"os"
-	"os/signal"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -31,18 +31,19 @@ func input(from *os.File) (stdin *os.File, stop func(), err error) {
 		w.Close()
 		return nil, nothing, err
 	}
-	// The launcher comes back to the foreground with SIGCONT.
-	back := make(chan os.Signal, 1)
-	signal.Notify(back, syscall.SIGCONT)
-	t := &terminal{from: from, to: w, wake: wakeRead, back: back, stop: make(chan struct{}), done: make(chan struct{})}
+	t := &terminal{from: from, to: w, wake: wakeRead, stop: make(chan struct{}), done: make(chan struct{})}
 	go t.feed()
 	return r, func() {
-		signal.Stop(back)
 		close(t.stop)
 		wakeWrite.Close()
 		w.Close() // a write may be waiting for a reader
-		<-t.done
-		wakeRead.Close()
+		select {
+		case <-t.done:
+			wakeRead.Close()
+		case <-time.After(time.Second):
+			// Somebody else took what there was between its poll and its read, which
+			// waits for more now. The process is about to end.
+		}
 	}, nil
 }
 
@@ -74,32 +75,33 @@ func descriptor(f *os.File) (fd int, err error) {
 // when it is in the foreground.
 type terminal struct {
 	from, to, wake *os.File
-	back           <-chan os.Signal
 	stop, done     chan struct{}
 }
+
+// glanceEvery is how often it looks for the foreground while there is input that
+// nobody reads.
+const glanceEvery = 100 * time.Millisecond
 
 func (t *terminal) feed() {
 	defer close(t.done)
 	defer t.to.Close()
 	buf := make([]byte, readBytes)
 	for {
+		if !t.await() {
+			return
+		}
 		in, err := foreground(t.from)
 		if err != nil {
 			return // the terminal is gone
 		}
 		if !in {
+			// Shells need not say when they bring us to the foreground.
 			select {
-			case <-t.back:
+			case <-time.After(glanceEvery):
 				continue
 			case <-t.stop:
 				return
 			}
-		}
-		if !t.await() {
-			return
-		}
-		if in, err := foreground(t.from); err != nil || !in {
-			continue
 		}
 		n, err := t.from.Read(buf)
 		if n == 0 || err != nil {

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
 	"testing"
 	"time"
@@ -43,7 +44,24 @@ func TestMain(m *testing.M) {
 			os.Exit(rankMain(os.Args[2:]))
 		}
 	}
+	handIgnoredSignals()
+	// A program with the race detector sleeps for a second before it ends.
+	if os.Getenv("GORACE") == "" {
+		os.Setenv("GORACE", "atexit_sleep_ms=0")
+	}
 	goleak.VerifyTestMain(m)
+}
+
+// handIgnoredSignals: a shell starts what it puts into the background with SIGINT
+// ignored, nohup does so with SIGHUP, and a launcher leaves that so. The launchers
+// of the tests are to have the signals: they get the default of what is handled
+// here.
+func handIgnoredSignals() {
+	for s := range roles {
+		if signal.Ignored(s) {
+			signal.Notify(make(chan os.Signal, 1), s)
+		}
+	}
 }
 
 // job is what a launcher in a process of its own is told.
@@ -92,7 +110,10 @@ func launcher(t *testing.T, j job) *exec.Cmd {
 	t.Helper()
 	text, err := json.Marshal(j)
 	require.NoError(t, err)
-	cmd := exec.Command(os.Args[0], argLauncher, string(text))
+	// All that can hang in a test reads what the launcher writes.
+	ctx, cancel := context.WithTimeout(context.Background(), 2*bound)
+	t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, os.Args[0], argLauncher, string(text))
 	t.Cleanup(func() {
 		if cmd.Process != nil && cmd.ProcessState == nil {
 			_ = cmd.Process.Kill()
