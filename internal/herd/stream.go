@@ -39,6 +39,9 @@ func (s *stream) run() {
 		if armed {
 			s.setDeadline(time.Now().Add(showAfter))
 		}
+		// Asked before the read: a deadline that passed before the last words were
+		// called for isn't theirs.
+		last := s.ending()
 		held = append(held, make([]byte, readBytes)...)
 		fresh := held[len(held)-readBytes:]
 		n, err := s.r.Read(fresh)
@@ -56,7 +59,7 @@ func (s *stream) run() {
 		}
 		s.to.write(s.rank, held[:ready])
 		held = append(held[:0], held[ready:]...)
-		if err != nil && (!late || s.ending()) {
+		if err != nil && (!late || last) {
 			return
 		}
 	}
