@@ -29,6 +29,7 @@ type lined struct {
 	packed   []byte   // one batch of the result, where no output holds it
 	headers  []headerLine
 	next     lineFlag
+	sealed   atomic.Uint64
 	named    [8]byte // the operation's header, as a line carries it
 	received [8]byte // the header line at hand
 }
@@ -42,8 +43,8 @@ type lineFormat interface {
 	payload() int
 	// flag is the mark of a line of the given step.
 	flag(step uint64) uint64
-	// pack writes src into as many lines as it takes. The last store is
-	// sequentially consistent.
+	// pack writes src into as many lines as it takes. A reader that sees a
+	// line's flag has its data; nothing more is promised (see lined.seal).
 	pack(lines, src []byte, flag uint64)
 	// unpack copies the leading lines that carry flag into dst and returns
 	// how many bytes of dst are done.
@@ -118,6 +119,9 @@ func (l *lined) step(v verb, in, out []byte) error {
 		for _, e := range l.to {
 			used := l.format.lineBytes() * (1 + (total+l.format.payload()-1)/l.format.payload())
 			l.format.clean(e.Slot(1)[used:], e.Step())
+		}
+		l.seal()
+		for _, e := range l.to {
 			e.Advance()
 		}
 	}
@@ -128,6 +132,14 @@ func (l *lined) step(v verb, in, out []byte) error {
 	}
 	return nil
 }
+
+// seal makes the lines stored before it visible before anything that is loaded
+// after it, as SendEnd.Advance requires of the last store to a slot: it looks for
+// a sleeping reader, and a reader that goes to sleep looks for lines once more. The
+// atomic stores of the Go twins would do, but assembly packs lines with plain ones,
+// which x86 lets a later load overtake. An atomic store to any word keeps it from
+// that (it is an XCHG, a full fence), once per step instead of once per line.
+func (l *lined) seal() { l.sealed.Store(0) }
 
 // open waits for a free slot in every FIFO sent to and writes the header lines.
 func (l *lined) open() error {

@@ -41,7 +41,12 @@ func (llFormat) payload() int   { return 8 }
 
 func (llFormat) flag(step uint64) uint64 { return uint64(uint32(step+1)) << 32 }
 
-func (llFormat) pack(lines, src []byte, flag uint64) {
+func (llFormat) pack(lines, src []byte, flag uint64) { packLL(lines, src, flag) }
+
+func (llFormat) unpack(dst, lines []byte, flag uint64) int { return unpackLL(dst, lines, flag) }
+
+// packLLGo is lineFormat.pack, and what any faster packLL must equal.
+func packLLGo(lines, src []byte, flag uint64) {
 	words := transport.Words(lines)
 	for len(src) >= 8 {
 		words[0].Store(uint64(binary.LittleEndian.Uint32(src)) | flag)
@@ -56,7 +61,8 @@ func (llFormat) pack(lines, src []byte, flag uint64) {
 	}
 }
 
-func (llFormat) unpack(dst, lines []byte, flag uint64) int {
+// unpackLLGo is lineFormat.unpack, and what any faster unpackLL must equal.
+func unpackLLGo(dst, lines []byte, flag uint64) int {
 	words := transport.Words(lines)
 	const flagHalf = 0xffffffff << 32
 	done := 0

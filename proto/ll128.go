@@ -33,7 +33,12 @@ func (ll128Format) payload() int   { return ll128Data }
 
 func (ll128Format) flag(step uint64) uint64 { return step + 1 }
 
-func (ll128Format) pack(lines, src []byte, flag uint64) {
+func (ll128Format) pack(lines, src []byte, flag uint64) { packLL128(lines, src, flag) }
+
+func (ll128Format) unpack(dst, lines []byte, flag uint64) int { return unpackLL128(dst, lines, flag) }
+
+// packLL128Go is lineFormat.pack, and what any faster packLL128 must equal.
+func packLL128Go(lines, src []byte, flag uint64) {
 	for len(src) > 0 {
 		line := lines[:ll128Line]
 		n := copy(line[:ll128Data], src)
@@ -42,7 +47,8 @@ func (ll128Format) pack(lines, src []byte, flag uint64) {
 	}
 }
 
-func (ll128Format) unpack(dst, lines []byte, flag uint64) int {
+// unpackLL128Go is lineFormat.unpack, and what any faster unpackLL128 must equal.
+func unpackLL128Go(dst, lines []byte, flag uint64) int {
 	done := 0
 	for done < len(dst) {
 		line := lines[:ll128Line]

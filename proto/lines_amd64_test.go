@@ -1,0 +1,115 @@
+//go:build !purego && !race
+
+package proto
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gollective/gollective/transport"
+)
+
+// twins pairs what a format does with its specification.
+var twins = []struct {
+	lineFormat
+	packGo   func(lines, src []byte, flag uint64)
+	unpackGo func(dst, lines []byte, flag uint64) int
+	block    int // payload bytes that one assembly call handles
+}{
+	{llFormat{}, packLLGo, unpackLLGo, 8 * blockLinesLL},
+	{ll128Format{}, packLL128Go, unpackLL128Go, ll128Data * blockLinesLL128},
+}
+
+func needAVX(t *testing.T) {
+	t.Helper()
+	if !hasAVX {
+		t.Skip("the processor has no AVX")
+	}
+}
+
+// withoutAVX is the choice made on older processors.
+func withoutAVX(t *testing.T) {
+	t.Helper()
+	before := hasAVX
+	hasAVX = false
+	t.Cleanup(func() { hasAVX = before })
+}
+
+func TestAssemblyPacksWhatItsTwinPacks(t *testing.T) {
+	needAVX(t)
+	seed, _ := seedAndRounds(t)
+	random := rand.New(rand.NewPCG(seed, 21))
+	for _, f := range twins {
+		lengths := []int{f.block - 1, f.block, f.block + 1, 2*f.block + 3*f.payload() + 5}
+		for n := range 301 {
+			lengths = append(lengths, n)
+		}
+		for _, n := range lengths {
+			size := (linesOf(f, n) + 1) * f.lineBytes()
+			want, got := slotMemory(t, size), slotMemory(t, size)
+			for offset := range 32 {
+				if n > 300 && offset > 1 {
+					break
+				}
+				for i := range want {
+					want[i], got[i] = 0xee, 0xee
+				}
+				src := randomBytes(random, offset+n)[offset:]
+				flag := f.flag(random.Uint64())
+				f.packGo(want, src, flag)
+				f.pack(got, src, flag)
+				require.Equal(t, want, got, "%T: %d bytes at %d", f.lineFormat, n, offset)
+			}
+		}
+	}
+}
+
+// Some line is missing, or one of its words is of another step.
+func TestAssemblyUnpacksWhatItsTwinUnpacks(t *testing.T) {
+	needAVX(t)
+	seed, _ := seedAndRounds(t)
+	random := rand.New(rand.NewPCG(seed, 22))
+	for _, f := range twins {
+		lengths := []int{f.block - 1, f.block, f.block + 1, 2*f.block + 3*f.payload() + 5}
+		for n := range 301 {
+			lengths = append(lengths, n)
+		}
+		for _, n := range lengths {
+			count := linesOf(f, n)
+			lines := slotMemory(t, max(count, 1)*f.lineBytes())
+			words := transport.Words(lines)
+			for missing := -1; missing < min(count, 40); missing++ {
+				flag := f.flag(random.Uint64())
+				f.packGo(lines, randomBytes(random, n), flag)
+				if missing >= 0 {
+					at := missing
+					if n > 300 {
+						at = random.IntN(count)
+					}
+					perLine := f.lineBytes() / 8
+					word := &words[at*perLine+perLine-1]
+					if f.payload() == 8 && random.IntN(2) == 0 {
+						word = &words[at*perLine] // the line's first flag
+					}
+					word.Store(word.Load() ^ 1<<(32+random.IntN(32)))
+				}
+				want, got := newGuarded(make([]byte, n)), newGuarded(make([]byte, n+32))
+				offset := random.IntN(32)
+				done := f.unpackGo(want.bytes, lines, flag)
+				require.Equal(t, done, f.unpack(got.bytes[offset:offset+n], lines, flag), "%T: %d bytes, line %d missing", f.lineFormat, n, missing)
+				require.Equal(t, missing < 0, done == n)
+				expected := make([]byte, n+32)
+				copy(expected[offset:], want.bytes)
+				require.NoError(t, got.compare(expected), "%T: %d bytes at %d, line %d missing", f.lineFormat, n, offset, missing)
+			}
+		}
+	}
+}
+
+func TestPrimitivesAgreeWithTheOracleWithoutAVX(t *testing.T) {
+	withoutAVX(t)
+	TestUnpackUndoesPackAtEveryLength(t)
+	TestPrimitivesAgreeWithTheOracle(t)
+}
