@@ -139,6 +139,30 @@ func TestVeryLongLinesAreCutAndNotLost(t *testing.T) {
 	}
 }
 
+// slowReader takes nothing until it is released.
+type slowReader struct {
+	bytes.Buffer
+	released chan struct{}
+}
+
+func (s *slowReader) Write(text []byte) (int, error) {
+	<-s.released
+	return s.Buffer.Write(text)
+}
+
+func TestOutputOfRanksThatHaveEndedWaitsForASlowReader(t *testing.T) {
+	out := &slowReader{released: make(chan struct{})}
+	var errs bytes.Buffer
+	// As much as fits into the pipe besides what the launcher has read.
+	c := job{Command: []string{"sh", "-c", "yes 123456 | head -n 9500"}, Ranks: 2}.config()
+	c.Stdout, c.Stderr = out, &errs
+	time.AfterFunc(lastWords+lastWords/2, func() { close(out.released) })
+	status, err := Run(t.Context(), c)
+	require.NoError(t, err)
+	require.Equal(t, 0, status, errs.String())
+	assert.Equal(t, 2*9500, strings.Count(out.String(), "123456\n"))
+}
+
 func TestStandardInputIsForRankZero(t *testing.T) {
 	for name, stdin := range map[string]io.Reader{
 		"a pipe":  strings.NewReader("one\ntwo"),
