@@ -126,11 +126,21 @@ func newProcessWorld(ctx context.Context, p *process, c Config) (*world, error) 
 func (p *process) moveIn(ctx context.Context, c Config) ([][]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.job.timeout)
 	defer cancel()
-	pending := slices.Compact(slices.Sorted(slices.Values(p.ranks)))
+	// Its own home first: others look for it while this one asks a stopped process.
+	pending := []int{p.job.self}
+	for _, number := range slices.Compact(slices.Sorted(slices.Values(p.ranks))) {
+		if number != p.job.self {
+			pending = append(pending, number)
+		}
+	}
 	since := time.Now()
 	for pause := time.Millisecond; ; pause = min(2*pause, 20*time.Millisecond) {
-		var err error
-		pending, err = p.visit(ctx, pending, c.MaxChannels, since)
+		// Who heard of a death first may have left for that reason: it is not to
+		// blame.
+		err := p.anyLost()
+		if err == nil {
+			pending, err = p.visit(ctx, pending, c.MaxChannels, since)
+		}
 		switch {
 		case err != nil:
 		case len(pending) == 0:
@@ -154,9 +164,12 @@ func (p *process) moveIn(ctx context.Context, c Config) ([][]byte, error) {
 func (p *process) visit(ctx context.Context, numbers []int, channels int, since time.Time) (pending []int, err error) {
 	for _, number := range numbers {
 		if err := p.job.failureOf(p.name); err != nil {
-			return nil, err
+			return nil, fault.Renumber(err, p.outer)
 		}
 		if err := p.absent(number); err != nil {
+			if lost := p.anyLost(); lost != nil {
+				err = lost
+			}
 			return nil, err
 		}
 		here := len(p.ranksIn(number))
@@ -241,18 +254,34 @@ func (p *process) absent(number int) error {
 	return nil
 }
 
+// anyLost is the error about a process of the communicator that is lost, or nil.
+func (p *process) anyLost() error {
+	var lost *fault.PeerLost
+	for _, number := range p.ranks {
+		if err := p.absent(number); errors.As(err, &lost) {
+			return lost
+		}
+	}
+	return nil
+}
+
 // notAllCame is the error for the end of the context of what makes the
 // communicator.
 func (p *process) notAllCame(pending []int, cause error) error {
-	me := p.known(p.job.self)[0]
+	me := p.outer(p.ranksIn(p.job.self)[0])
 	if !errors.Is(cause, context.DeadlineExceeded) {
 		return &fault.Abort{Rank: me, Call: p.call, Cause: cause}
 	}
 	timeout := &fault.Timeout{Rank: me, Call: p.call, Waiting: -1, Cause: cause}
 	for _, number := range pending {
-		timeout.Missing = append(timeout.Missing, p.known(number)...)
+		for _, rank := range p.ranksIn(number) {
+			timeout.Missing = append(timeout.Missing, p.outer(rank))
+		}
 	}
 	slices.Sort(timeout.Missing)
+	for _, rank := range p.silent() {
+		timeout.Silent = append(timeout.Silent, p.outer(rank))
+	}
 	return timeout
 }
 
@@ -262,11 +291,27 @@ func (p *process) spread(err error) error {
 	switch {
 	case p.job.failureOf(p.name) != nil, errors.Is(err, fault.ErrPeerLost), errors.Is(err, fault.ErrPeerClosed):
 	case errors.Is(err, fault.ErrTimeout), errors.Is(err, fault.ErrAborted):
-		p.job.tellFailure(p.name, err)
+		p.job.tellFailure(p.name, fault.Renumber(err, p.inner))
 	default:
-		p.job.tellFailure(p.name, &fault.Abort{Rank: p.known(p.job.self)[0], Call: p.call, Cause: err})
+		p.job.tellFailure(p.name, &fault.Abort{Rank: p.ranksIn(p.job.self)[0], Call: p.call, Cause: err})
 	}
 	return err
+}
+
+// outer is the number of a rank as those who make the communicator know it, inner
+// the inverse, -1 for a rank that is not in it.
+func (p *process) outer(rank int) int {
+	if p.parent == nil || rank < 0 || rank >= len(p.global) {
+		return rank
+	}
+	return slices.Index(p.parent.global, p.global[rank])
+}
+
+func (p *process) inner(rank int) int {
+	if p.parent == nil {
+		return rank
+	}
+	return slices.Index(p.global, p.parent.global[rank])
 }
 
 // identity names ranks of the communicator so that it does not matter which one

@@ -3,6 +3,7 @@ package collective
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -192,7 +193,7 @@ func (w *world) makeChild(ctx context.Context, id childKey, members []int) (*wor
 	w.children[child] = struct{}{}
 	w.mu.Unlock()
 	// An Abort that came before the child was known would have missed it.
-	if err := w.ledger.Failure(); err != nil {
+	if err := w.ledger.Failure(); errors.Is(err, fault.ErrAborted) {
 		child.ledger.Fail(err)
 	}
 	return child, nil

@@ -94,7 +94,10 @@ func nameOf(err error) *named {
 	case errors.As(err, &lost):
 		n.Kind, n.Ranks = "lost", append([]int{lost.Rank}, lost.Others...)
 	case errors.As(err, &timeout):
-		n.Kind, n.Ranks = "timeout", slices.Concat(timeout.Missing, timeout.Silent)
+		n.Kind, n.Ranks = "timeout", timeout.Missing
+		if len(timeout.Silent) > 0 { // others may be missing because they wait for these
+			n.Ranks = timeout.Silent
+		}
 	case errors.As(err, &mismatch):
 		n.Kind, n.Ranks = "mismatch", []int{mismatch.Rank, mismatch.PeerRank}
 		n.Calls = []string{mismatch.Call, mismatch.PeerCall}
@@ -105,8 +108,23 @@ func nameOf(err error) *named {
 	case errors.Is(err, collective.ErrInvalid):
 		n.Kind = "invalid"
 	}
+	var child *inChild
+	if errors.As(err, &child) && n.Kind != "aborted" { // an Abort of the parent's is the parent's rank's
+		for i, rank := range n.Ranks {
+			n.Ranks[i] = child.members[rank]
+		}
+	}
 	return n
 }
+
+// inChild is an error of a communicator made by Split, whose ranks were members of
+// the one it was made of.
+type inChild struct {
+	error
+	members []int
+}
+
+func (e *inChild) Unwrap() error { return e.error }
 
 // playRole plays the role that the environment asks for, if it does, and does not
 // return then.

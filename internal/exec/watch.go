@@ -71,7 +71,7 @@ func (w *worker) Expired(c spin.Condition, cause error) error {
 	if len(timeout.Missing) > 0 {
 		timeout.Waiting = -1
 	}
-	if len(timeout.Missing) == 0 && e.config.Silent != nil {
+	if e.config.Silent != nil {
 		timeout.Silent = e.config.Silent()
 	}
 	return e.ledger.Fail(timeout)

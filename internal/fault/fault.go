@@ -68,7 +68,7 @@ type Timeout struct {
 	Rank     int    // the rank whose deadline passed
 	Call     string
 	Missing  []int // ranks that have not entered the operation
-	Silent   []int // ranks that have entered it and no longer answer
+	Silent   []int // ranks, in the operation or not, that do not answer any more
 	Waiting  int   // the rank waited for when all have entered; -1 if not, or if the call had not begun
 	Cause    error `json:"-"` // context.DeadlineExceeded
 }
@@ -86,6 +86,9 @@ func (e *Timeout) Error() string {
 		who = fmt.Sprintf("waiting for rank %d", e.Waiting)
 	default:
 		who = "the deadline had passed before it began"
+	}
+	if len(e.Missing) > 0 && len(e.Silent) > 0 {
+		who += "; no answer from rank " + ranksText(e.Silent)
 	}
 	return fmt.Sprintf("%v: operation %d: rank %d in %s: %s", ErrTimeout, e.Sequence, e.Rank, e.Call, who)
 }
@@ -161,4 +164,43 @@ func ranksText(ranks []int) string {
 		fmt.Fprint(&b, r)
 	}
 	return b.String()
+}
+
+// Renumber returns err with each rank r in it replaced by as(r): what happened in
+// one communicator, in the numbers of another that has some of its ranks. A loss
+// keeps its numbers: each communicator is told of it in its own.
+func Renumber(err error, as func(rank int) int) error {
+	all := func(ranks []int) []int {
+		var out []int
+		for _, r := range ranks {
+			out = append(out, as(r))
+		}
+		return out
+	}
+	var timeout *Timeout
+	var abort *Abort
+	var mismatch *Mismatch
+	var closed *PeerClosed
+	switch {
+	case errors.As(err, &timeout):
+		t := *timeout
+		t.Rank, t.Missing, t.Silent = as(t.Rank), all(t.Missing), all(t.Silent)
+		if t.Waiting >= 0 {
+			t.Waiting = as(t.Waiting)
+		}
+		return &t
+	case errors.As(err, &mismatch):
+		m := *mismatch
+		m.Rank, m.PeerRank = as(m.Rank), as(m.PeerRank)
+		return &m
+	case errors.As(err, &closed):
+		c := *closed
+		c.Rank, c.PeerRank = as(c.Rank), as(c.PeerRank)
+		return &c
+	case errors.As(err, &abort):
+		a := *abort
+		a.Rank = as(a.Rank)
+		return &a
+	}
+	return err
 }

@@ -84,3 +84,14 @@ func TestErrorsNameTheirCauseTheRanksAndTheCalls(t *testing.T) {
 		})
 	}
 }
+
+func TestRenumberedErrorsNameTheSameRanks(t *testing.T) {
+	as := func(r int) int { return r + 10 }
+	require.Equal(t, &Timeout{Rank: 11, Missing: []int{12, 13}, Silent: []int{12}, Waiting: -1, Cause: context.DeadlineExceeded},
+		Renumber(&Timeout{Rank: 1, Missing: []int{2, 3}, Silent: []int{2}, Waiting: -1, Cause: context.DeadlineExceeded}, as))
+	require.Equal(t, &Mismatch{Rank: 11, PeerRank: 12}, Renumber(&Mismatch{Rank: 1, PeerRank: 2}, as))
+	require.Equal(t, &PeerClosed{Rank: 11, PeerRank: 12}, Renumber(&PeerClosed{Rank: 1, PeerRank: 2}, as))
+	require.Equal(t, &Abort{Rank: 11, Call: "x"}, Renumber(&Abort{Rank: 1, Call: "x"}, as))
+	require.Equal(t, &PeerLost{Rank: 1}, Renumber(&PeerLost{Rank: 1}, as))
+	require.Equal(t, ErrClosed, Renumber(ErrClosed, as))
+}
