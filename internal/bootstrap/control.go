@@ -39,6 +39,7 @@ type Control struct {
 	failure   *Error // why Join can't succeed
 	ending    *Error // why Join hasn't succeeded
 	closing   bool   // Close has begun: no more of our own messages
+	isolated  bool   // closing, quiet, and without a link to a living process
 	down      bool   // the goroutines are ending
 	closed    chan struct{}
 	closeErr  error
@@ -50,6 +51,7 @@ type Control struct {
 	seen    map[int]uint64   // by issuer, the last round that came by
 	round   uint64           // of our own tokens
 	inRound bool             // our token is under way
+	waiting bool             // a round is to start soon
 	found   []mark           // what it found, to be told with the next
 
 	gathered  uint64 // AllGathers completed here

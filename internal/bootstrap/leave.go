@@ -24,6 +24,28 @@ const lingerTime = 2 * time.Second
 
 var errProgress = errors.New("progress")
 
+// lull is how long nothing happens before a process that leaves looks for
+// somebody who stays. When all leave together its neighbours go before it hears
+// of the rest, and each of them looking at once would be a storm for nothing.
+const lull = lingerTime / 20
+
+// settleAll waits until everything of this process's own is everywhere.
+func (c *Control) settleAll(ctx context.Context) {
+	for idle := time.Duration(0); idle < lingerTime && ctx.Err() == nil; idle += lull {
+		seen := c.progress
+		c.linger(ctx, lull, c.settledAll)
+		if c.settledAll() {
+			return
+		}
+		if c.progress != seen {
+			idle = 0
+		}
+		if len(c.links) == 0 || idle >= lingerTime/4 {
+			c.seekLiving()
+		}
+	}
+}
+
 // linger waits as wait does, but no longer than d without progress.
 func (c *Control) linger(ctx context.Context, d time.Duration, cond func() bool) {
 	for {
@@ -48,8 +70,8 @@ func (c *Control) linger(ctx context.Context, d time.Duration, cond func() bool)
 // Close says goodbye: the others hear that this process has left, after
 // everything that it told them. It returns when every living process has heard
 // it all, or nearly: after ctx's end, or two seconds without progress, it no
-// longer waits for processes that don't answer, and the error, if not even one neighbour has
-// confirmed, says so. The handler is not called any more when Close has
+// longer waits for processes that don't answer, and the error, if not even one
+// neighbour has confirmed, says so. The handler is not called any more when Close has
 // returned. Calling it again waits for the first call.
 func (c *Control) Close(ctx context.Context) error {
 	c.mu.Lock()
@@ -66,7 +88,7 @@ func (c *Control) Close(ctx context.Context) error {
 	if c.state[c.rank] == alive && c.size > 1 {
 		c.publish(entryLeft)
 	}
-	c.linger(ctx, lingerTime, c.settledAll)
+	c.settleAll(ctx)
 	settled := c.settledAll()
 	if confirmed := c.flush(ctx, lingerTime); !settled && !confirmed {
 		c.closeErr = fmt.Errorf("bootstrap: close: %w: no neighbour has confirmed this process's last messages", ErrTimeout)

@@ -7,6 +7,7 @@ import (
 	"math"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 )
@@ -279,20 +280,22 @@ func (c *Control) maintain() {
 		return
 	}
 	if c.closing {
-		// One link to somebody who stays is enough to be heard and to hear.
-		for _, l := range c.links {
-			if c.state[l.peer] == alive {
-				return
-			}
+		if c.isolated {
+			c.want(1)
 		}
-	}
-	c.want(1)
-	if c.closing {
 		return
 	}
+	c.want(1)
 	if skip := chord(c.size); skip > 1 {
 		c.want(skip)
 	}
+}
+
+// seekLiving gets a process that is leaving a link to one that isn't, if it has
+// none and there is one: to be heard and to hear.
+func (c *Control) seekLiving() {
+	c.isolated = !slices.ContainsFunc(c.links, func(l *link) bool { return c.state[l.peer] == alive })
+	c.maintain()
 }
 
 // chord is how many ranks away the far neighbour is, or 0 where there is none

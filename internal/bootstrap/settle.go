@@ -1,6 +1,9 @@
 package bootstrap
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // What is everywhere, found out with a token; all of this needs Control.mu.
 //
@@ -123,12 +126,42 @@ func (c *Control) coordinator() bool {
 	return slices.Index(c.state, alive) == c.rank
 }
 
-// coordinate starts a round if it is this process's to start and there is
-// something to find out or to tell.
+// roundPause is how long a coordinator waits before it starts a round, to ask
+// about more with it. When a large job leaves, every rank is the lowest living
+// one for a moment, and would send a token of its own.
+func roundPause(size int) time.Duration {
+	if size <= 8 {
+		return 0
+	}
+	return min(time.Duration(size)*50*time.Microsecond, 20*time.Millisecond)
+}
+
+// coordinate starts a round, soon, if it is this process's to start.
 func (c *Control) coordinate() {
-	if !c.joined || c.down || !c.coordinator() {
+	if !c.joined || c.down || c.waiting || !c.coordinator() {
 		return
 	}
+	if _, alone := c.successor(); c.inRound && !alone || len(c.journal.log) == 0 && len(c.found) == 0 {
+		return
+	}
+	pause := roundPause(c.size)
+	if pause == 0 {
+		c.startRound()
+		return
+	}
+	c.waiting = true
+	time.AfterFunc(pause, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.waiting = false
+		if c.coordinator() && !c.down {
+			c.startRound()
+		}
+	})
+}
+
+// startRound sends a token if there is something to find out or to tell.
+func (c *Control) startRound() {
 	_, alone := c.successor()
 	if c.inRound && !alone {
 		return
