@@ -17,7 +17,11 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	context.AfterFunc(ctx, stop) // a second interrupt ends the process at once
+	ctx := context.Background()
+	if !signal.Ignored(os.Interrupt) { // as by a shell for what it puts into the background
+		var stop func()
+		ctx, stop = signal.NotifyContext(ctx, os.Interrupt)
+		context.AfterFunc(ctx, stop) // a second interrupt ends the process at once
+	}
 	os.Exit(run(ctx, os.Args, os.Stdout, os.Stderr))
 }
