@@ -43,14 +43,25 @@ func benchmark(b *testing.B, typ dtype.Type, op Op, operands, size int) {
 }
 
 func BenchmarkPre(b *testing.B) {
-	for _, typ := range []dtype.Type{dtype.Float32, dtype.Half, dtype.Bfloat} {
+	for _, typ := range []dtype.Type{dtype.Int32, dtype.Float32, dtype.Float64, dtype.Half, dtype.Bfloat, dtype.F8E4M3} {
 		b.Run(fmt.Sprintf("type=%v/bytes=65536", typ), func(b *testing.B) {
-			k := mustKernel(b, typ, Avg, 3)
+			k := mustKernel(b, typ, PreMulSum, 3)
 			dst, src := make([]byte, 64<<10), make([]byte, 64<<10)
 			b.SetBytes(int64(len(src)))
 			for b.Loop() {
 				k.Pre(dst, src)
 			}
 		})
+	}
+}
+
+// Every routine on operands that stay in the first-level cache.
+func BenchmarkRoutines(b *testing.B) {
+	for _, typ := range dtype.All() {
+		for _, op := range []Op{Sum, Prod, Max} {
+			b.Run(fmt.Sprintf("type=%v/op=%v", typ, op), func(b *testing.B) {
+				benchmark(b, typ, op, 2, 8<<10)
+			})
+		}
 	}
 }

@@ -94,19 +94,22 @@ func (w *widened) start(k *Kernel, src []byte) {
 
 // take combines the next operand, as long as the first.
 func (w *widened) take(k *Kernel, src []byte) {
-	acc, in := w.acc[:len(src)/k.size], w.in[:len(src)/k.size]
+	in := w.in[:len(src)/k.size]
 	widen(k.typ, in, src)
+	acc := floatBytes(w.acc[:len(in)])
 	switch k.routine {
 	case addHalf, addBfloat, addE4M3, addE5M2:
-		add(acc, acc, in)
+		combine(addFloat32, acc, acc, floatBytes(in))
 	default:
-		mul(acc, acc, in)
+		combine(mulFloat32, acc, acc, floatBytes(in))
 	}
 }
 
 // finish rounds the result into dst, as long as the operands.
 func (w *widened) finish(k *Kernel, dst []byte) {
 	acc := w.acc[:len(dst)/k.size]
+	done := narrowVectors(k.typ, dst, acc)
+	dst, acc = dst[done*k.size:], acc[done:]
 	switch k.typ {
 	case dtype.Half:
 		dtype.NarrowFloat16(view[dtype.Float16](dst), acc)
@@ -120,6 +123,8 @@ func (w *widened) finish(k *Kernel, dst []byte) {
 }
 
 func widen(t dtype.Type, dst []float32, src []byte) {
+	done := widenVectors(t, dst, src)
+	dst, src = dst[done:], src[done*t.Size():]
 	switch t {
 	case dtype.Half:
 		dtype.WidenFloat16(dst, view[dtype.Float16](src))

@@ -5,6 +5,8 @@
 //   - table.go maps (type, op) to a routine and calls routines;
 //   - loops.go, float.go and small.go hold the routines: typed loops over two
 //     operands, which are also the specification of any faster twin;
+//   - vector_amd64.go does whole vectors by assembly before a routine takes the
+//     rest; _gen writes that assembly, kernels_amd64.s;
 //   - fold.go combines more than two operands block by block with them;
 //   - scale.go multiplies before and divides after;
 //   - view.go is where bytes become elements.

@@ -9,6 +9,8 @@ import (
 // scale stores src times the element with bits scalar in dst, which may be src.
 // Integers wrap; small floats are multiplied in float32 and rounded.
 func scale(t dtype.Type, dst, src []byte, scalar uint64) {
+	done := scaleVectors(t, dst, src, factorBits(t, scalar))
+	dst, src = dst[done:], src[done:]
 	switch t {
 	case dtype.Int8, dtype.Uint8:
 		mulBy(dst, src, uint8(scalar))
@@ -29,6 +31,25 @@ func scale(t dtype.Type, dst, src []byte, scalar uint64) {
 	case dtype.F8E5M2:
 		scaleFloat8E5M2(view[dtype.Float8E5M2](dst), view[dtype.Float8E5M2](src), dtype.Float8E5M2(scalar))
 	}
+}
+
+// factorBits is what a small float is multiplied by, a float32; of other types the
+// scalar itself.
+func factorBits(t dtype.Type, scalar uint64) uint64 {
+	var factor float32
+	switch t {
+	case dtype.Half:
+		factor = dtype.Float16(scalar).Float32()
+	case dtype.Bfloat:
+		factor = dtype.BFloat16(scalar).Float32()
+	case dtype.F8E4M3:
+		factor = dtype.Float8E4M3(scalar).Float32()
+	case dtype.F8E5M2:
+		factor = dtype.Float8E5M2(scalar).Float32()
+	default:
+		return scalar
+	}
+	return uint64(math.Float32bits(factor))
 }
 
 func mulBy[T integer | float32 | float64](dst, src []T, factor T) {

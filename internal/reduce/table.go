@@ -76,6 +76,12 @@ var routines = [...][opsCount]routine{
 
 // combine stores a ⊕ b in dst; equal lengths, dst may be a or b.
 func combine(r routine, dst, a, b []byte) {
+	if done := combineVectors(r, dst, a, b); done > 0 {
+		if done == len(dst) {
+			return
+		}
+		dst, a, b = dst[done:], a[done:], b[done:]
+	}
 	switch {
 	case r <= mulE5M2:
 		combineArithmetic(r, dst, a, b)

@@ -28,6 +28,11 @@ func views[T element](dst, a, b []byte) (d, x, y []T) {
 	return view[T](dst), view[T](a), view[T](b)
 }
 
+// floatBytes is the memory of f.
+func floatBytes(f []float32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(f))), 4*len(f))
+}
+
 // aligned reports whether every slice begins at a multiple of size.
 func aligned(size int, slices ...[]byte) bool {
 	for _, s := range slices {
