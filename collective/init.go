@@ -34,20 +34,26 @@ type Place struct {
 	Root string
 }
 
-// UniqueID is where the processes of one job meet. It serves, in the process that
-// made it, until all have joined.
+// UniqueID is where the processes of one job meet. It serves in the process that
+// made it. One is enough for several calls of Init, as long as it is the same
+// processes that make them, in the same order.
 //
 // NCCL: ncclGetUniqueId.
 type UniqueID struct{ root *bootstrap.Root }
 
 // NewUniqueID makes an id and serves it until Close. Of c it uses SocketIfname,
-// SocketFamily, Ports, JoinTimeout and Logger, with their variables.
+// SocketFamily, Ports, JoinTimeout and Logger, with their variables; when Place
+// says that all processes are on this host it opens no port.
 func NewUniqueID(c Config) (*UniqueID, error) {
 	c, err := c.resolve()
 	if err != nil {
 		return nil, err
 	}
-	root, err := c.listen(bootstrap.ID{}, -1, bootstrap.NetworkAll)
+	network := bootstrap.NetworkAll
+	if c.Place.Size > 0 && c.Place.LocalSize == c.Place.Size {
+		network = bootstrap.NetworkLocal
+	}
+	root, err := c.listen(bootstrap.ID{}, -1, network)
 	if err != nil {
 		return nil, err
 	}
@@ -265,7 +271,7 @@ func (c Config) exchange(ctx context.Context, r launch.Rendezvous, rank int, net
 // listen starts a root.
 func (c Config) listen(id bootstrap.ID, owner int, network string) (*bootstrap.Root, error) {
 	return bootstrap.Listen(bootstrap.ListenConfig{
-		ID: id, Network: network, Owner: owner,
+		ID: id, Network: network, Owner: owner, Again: owner < 0,
 		Interfaces: c.SocketIfname, Family: c.SocketFamily, Ports: c.ports,
 		Timeout: c.JoinTimeout, Logger: c.quiet(),
 	})

@@ -281,7 +281,7 @@ func ownQuota() int {
 // root makes this process's part of the communicator of all ranks and returns the
 // handles of those that live here. Ranks are numbered through the processes.
 func (j *job) root(ctx context.Context, c Config) ([]*Comm, error) {
-	p := &process{job: j, name: "all", origin: "all", call: "Init"}
+	p := &process{job: j, name: "all", origin: "all", call: "Init", broken: nothing}
 	for number, d := range j.processes {
 		for range d.Ranks {
 			p.global = append(p.global, len(p.ranks))

@@ -39,6 +39,9 @@ type process struct {
 	// it is a call of, nil for Init.
 	call   string
 	parent *process
+	// broken is why a Split can't be completed, or nil: ranks of this communicator
+	// may have failed in it, and not come.
+	broken func() error
 
 	mu      sync.Mutex
 	nextBed uint32 // the first bed that no goroutine of this process has
@@ -138,6 +141,10 @@ func (p *process) moveIn(ctx context.Context, c Config) ([][]byte, error) {
 		// Who heard of a death first may have left for that reason: it is not to
 		// blame.
 		err := p.anyLost()
+		if broken := p.broken(); err == nil && broken != nil {
+			p.job.tellFailure(p.name, &fault.Abort{Rank: p.ranksIn(p.job.self)[0], Call: p.call, Cause: broken})
+			return nil, broken
+		}
 		if err == nil {
 			pending, err = p.visit(ctx, pending, c.MaxChannels, since)
 		}
@@ -404,9 +411,14 @@ func (p *process) silent() []int {
 // segments.
 const mostReadableName = 100
 
+func nothing() error { return nil }
+
 // makeChild makes the world of some of parent's ranks.
 func (p *process) makeChild(ctx context.Context, parent *world, id childKey, members []int) (*world, error) {
-	child := &process{job: p.job, call: id.call(), parent: p}
+	child := &process{job: p.job, call: id.call(), parent: p, broken: nothing}
+	if id.shrunk == "" {
+		child.broken = parent.ledger.Failure
+	}
 	for _, rank := range members {
 		child.ranks = append(child.ranks, p.ranks[rank])
 		child.global = append(child.global, p.global[rank])

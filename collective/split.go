@@ -60,6 +60,7 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 	mine := []int64{int64(color), int64(key)}
 	all := make([]int64, 2*c.size)
 	if err := AllGather(ctx, c, mine, all); err != nil {
+		c.abandonSplit(err)
 		return nil, err
 	}
 	id := childKey{count: c.splits, color: color}
@@ -75,6 +76,28 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 	}
 	slices.SortStableFunc(members, func(a, b int) int { return cmp.Compare(all[2*a+1], all[2*b+1]) })
 	return c.child(ctx, id, members)
+}
+
+// abandonSplit is this rank's end of a Split in which c failed. Others may be through
+// with it, and would wait in a new communicator for this rank. Which one that is,
+// this rank doesn't know: all that come out of this Split end.
+func (c *Comm) abandonSplit(err error) {
+	w := c.world
+	if w.ledger.Failure() == nil {
+		return // nothing has happened: the call was refused
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.abandoned == nil {
+		w.abandoned = make(map[int]error)
+	}
+	cause := &fault.Abort{Rank: c.rank, Call: "Split", Cause: err}
+	w.abandoned[c.splits] = cause
+	for child := range w.children {
+		if child.id.count == c.splits {
+			child.ledger.Fail(cause)
+		}
+	}
 }
 
 // Shrink makes a communicator of the ranks of c without those in exclude, in the
@@ -188,13 +211,19 @@ func (w *world) makeChild(ctx context.Context, id childKey, members []int) (*wor
 	if id.shrunk != "" {
 		return child, nil // Abort of what it comes from is none of its business
 	}
-	child.parent = w
+	child.parent, child.id = w, id
 	w.mu.Lock()
 	w.children[child] = struct{}{}
 	w.mu.Unlock()
 	// An Abort that came before the child was known would have missed it.
 	if err := w.ledger.Failure(); errors.Is(err, fault.ErrAborted) {
 		child.ledger.Fail(err)
+	}
+	w.mu.Lock()
+	abandoned := w.abandoned[id.count]
+	w.mu.Unlock()
+	if abandoned != nil {
+		child.ledger.Fail(abandoned)
 	}
 	return child, nil
 }

@@ -24,6 +24,9 @@ type world struct {
 	open     int                   // ranks of this process that have not closed
 	forming  map[childKey]*forming // children that some members here have not joined yet
 	children map[*world]struct{}   // for Abort
+
+	id        childKey      // of this world in parent
+	abandoned map[int]error // Splits that failed on some rank of this process
 }
 
 // newWorld is the world of size ranks of this process.

@@ -152,7 +152,7 @@ func TestRunStatus(t *testing.T) {
 func TestRunOfACollective(t *testing.T) {
 	for _, ranks := range []int{1, 2, 5} {
 		t.Run(fmt.Sprint(ranks), func(t *testing.T) {
-			status, out, errs := execute(t, []string{sumVar + "=1"}, "run", "-n", fmt.Sprint(ranks), "--label=never", "--", os.Args[0])
+			status, out, errs := execute(t, []string{sumVar + "=1111"}, "run", "-n", fmt.Sprint(ranks), "--label=never", "--", os.Args[0])
 			require.Equal(t, good, status, errs)
 			for rank := range ranks {
 				assert.Contains(t, out, fmt.Sprintf("rank %d of %d: %d\n", rank, ranks, ranks*(ranks+1)/2))

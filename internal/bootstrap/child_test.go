@@ -165,15 +165,15 @@ func (c *child) said(word string) []string {
 func TestKilledProcessesAreNamed(t *testing.T) {
 	rng := seed(t)
 	joined, failed := 0, 0
-	for range 12 {
+	for range 8 {
 		n := 2 + rng.IntN(4)
 		dead := rng.IntN(n)
-		root := startRoot(t, ListenConfig{Network: networks[rng.IntN(2)], Timeout: 500 * time.Millisecond})
+		root := startRoot(t, ListenConfig{Network: networks[rng.IntN(2)], Timeout: 3 * time.Second})
 		cs := make([]*child, n)
 		for r := range n {
-			cs[r] = startChild(t, root.ID(), r, n, 2*time.Second)
+			cs[r] = startChild(t, root.ID(), r, n, patient)
 		}
-		time.Sleep(time.Duration(rng.IntN(60)) * time.Millisecond)
+		time.Sleep(time.Duration(10+rng.IntN(60)) * time.Millisecond)
 		require.NoError(t, cs[dead].cmd.Process.Kill())
 		var in []*child
 		for r, c := range cs {

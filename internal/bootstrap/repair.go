@@ -49,6 +49,7 @@ type dialling struct {
 	past  linkPast
 	cause error // why the link broke, if there was one
 	slow  bool  // no answer so far: others are to be tried as well
+	hangs bool  // slow, and not refused: the peer may be stopped, or everything slow
 
 	// The current run of failures that followed one another at once. An attempt
 	// that took long ends a run: the peer, or this process, was stopped meanwhile.
@@ -184,7 +185,7 @@ func (c *Control) decide(peer int, d *dialling, conn net.Conn, err error) bool {
 		c.lose(peer, cause)
 		return true
 	}
-	d.slow = true
+	d.slow, d.hangs = true, false
 	c.maintain()
 	return false
 }
@@ -206,7 +207,7 @@ func (c *Control) dialMember(peer int, d *dialling) (net.Conn, error) {
 	slow := time.AfterFunc(slowAnswer, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		d.slow = true
+		d.slow, d.hangs = true, true
 		c.maintain()
 	})
 	defer slow.Stop()
@@ -307,9 +308,14 @@ func chord(size int) int {
 	return int(math.Round(math.Sqrt(float64(size))))
 }
 
+// maxHanging is how many dials may hang at once before no more are started: on
+// a host where everything is slow, more of them make it slower.
+const maxHanging = 4
+
 // want goes round in strides, dials the first living process that it meets, and
 // the ones after it as long as those before don't answer.
 func (c *Control) want(stride int) {
+	hanging := 0
 	for i := stride; i < c.size; i += stride {
 		r := (c.rank + i) % c.size
 		if c.state[r] != alive {
@@ -323,7 +329,10 @@ func (c *Control) want(stride int) {
 			c.reach(r, nil)
 			return
 		}
-		if !d.slow {
+		if d.hangs {
+			hanging++
+		}
+		if !d.slow || hanging == maxHanging || c.closing && hanging > 0 {
 			return
 		}
 	}

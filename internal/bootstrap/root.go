@@ -36,6 +36,10 @@ type ListenConfig struct {
 	Owner int
 	// Timeout is how long to wait for all ranks after the first; default 60 s.
 	Timeout time.Duration
+	// Again lets the processes of a job that has joined check in anew, as often as
+	// they like, with the same rank and size: each time all of them make one more
+	// job. Without it that is ErrClaimed.
+	Again bool
 	// Logger gets the choices made; nil is silent.
 	Logger *slog.Logger
 }
@@ -68,6 +72,10 @@ type Root struct {
 	size    int    // 0 until the first check-in
 	first   string // who was first: to name when sizes differ
 	waiting map[int]*checkIn
+	again   bool // ListenConfig.Again
+	// members are the processes of the round that has joined, by rank.
+	members map[int]member
+	round   int
 	checked int           // how many have checked in, ever
 	failed  *Error        // the end of the job; kept for those who come later
 	joined  bool          // some rank has joined, so all are connected
@@ -93,7 +101,7 @@ func Listen(c ListenConfig) (*Root, error) {
 	if err := errors.Join(err, checkFamily(c.Family), c.Ports.check(), checkNetwork(c.Network)); err != nil {
 		return nil, err
 	}
-	r := &Root{id: c.ID, owner: c.Owner, timeout: c.Timeout, log: c.Logger,
+	r := &Root{id: c.ID, owner: c.Owner, again: c.Again, timeout: c.Timeout, log: c.Logger,
 		waiting: make(map[int]*checkIn), closed: make(chan struct{})}
 	var listeners []net.Listener
 	if c.ID.IsZero() {
@@ -256,6 +264,12 @@ func (r *Root) checkIn(conn net.Conn, h hello, m member) {
 	rank, size := int(h.from), int(h.size)
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if old := r.waiting[rank]; r.again && old != nil && old.m.incarnation != m.incarnation {
+		r.lookAt(rank, old) // its word that it has joined may lie there still
+	}
+	if r.comesBack(rank, size, &m) {
+		r.nextRound()
+	}
 	err := r.objection(rank, size, &m)
 	if err != nil {
 		r.fail(err) // unless it has failed already, or joined
@@ -271,7 +285,7 @@ func (r *Root) checkIn(conn net.Conn, h hello, m member) {
 	if r.size == 0 {
 		r.size, r.first = size, fmt.Sprintf("rank %d (%v)", rank, &m)
 		r.watch.Add(1)
-		go r.lookAfter()
+		go r.lookAfter(r.round)
 	}
 	if old := r.waiting[rank]; old != nil {
 		old.conn.Close() // the same process, trying again
@@ -283,6 +297,20 @@ func (r *Root) checkIn(conn net.Conn, h hello, m member) {
 	conn.SetDeadline(time.Time{})
 	r.introduce(rank, (rank+1)%r.size)
 	r.introduce((rank+r.size-1)%r.size, rank)
+}
+
+// comesBack reports whether a member of the job that has joined checks in for the
+// next. Anybody else who claims its rank is a stranger.
+func (r *Root) comesBack(rank, size int, m *member) bool {
+	old, ok := r.members[rank]
+	return r.again && r.joined && ok && size == r.size && old.pid == m.pid && old.host == m.host && old.incarnation != m.incarnation
+}
+
+// nextRound begins. Those of the last are all connected and need no
+// root any more.
+func (r *Root) nextRound() {
+	r.round++
+	r.size, r.first, r.checked, r.joined, r.members = 0, "", 0, false, nil
 }
 
 // objection is what is wrong with a check-in, or nil.
@@ -409,7 +437,7 @@ const glanceEvery = 200 * time.Millisecond
 
 // lookAfter watches the waiting ranks until all have joined, and ends the job
 // when one dies or the deadline passes.
-func (r *Root) lookAfter() {
+func (r *Root) lookAfter(round int) {
 	defer r.watch.Done()
 	deadline := time.NewTimer(r.timeout)
 	defer deadline.Stop()
@@ -421,14 +449,14 @@ func (r *Root) lookAfter() {
 			return
 		case <-deadline.C:
 			r.mu.Lock()
-			if missing := r.missing(); len(missing) > 0 && r.failed == nil && !r.joined {
+			if missing := r.missing(); r.round == round && len(missing) > 0 && r.failed == nil && !r.joined {
 				r.fail(r.missingError(missing, fmt.Sprintf("%d of %d have checked in after %v", r.checked, r.size, r.timeout)))
 			}
 			r.mu.Unlock()
 		case <-tick.C:
 		}
 		r.mu.Lock()
-		over := r.look()
+		over := r.round != round || r.look()
 		r.mu.Unlock()
 		if over {
 			return
@@ -439,27 +467,37 @@ func (r *Root) lookAfter() {
 // look reports that nobody waits any more.
 func (r *Root) look() (over bool) {
 	for rank, w := range r.waiting {
-		readable, gone := glance(w.conn)
-		if gone {
-			r.fail(&Error{Phase: PhaseCheckIn, Rank: rank, Reporter: -1, Addr: w.m.addr(), Err: ErrLost,
-				Detail: fmt.Sprintf("%v closed its connection to the root", &w.m)})
+		r.lookAt(rank, w)
+		if r.failed != nil || r.joined {
 			break
 		}
-		if !readable {
-			continue
-		}
-		w.conn.SetReadDeadline(time.Now().Add(time.Second))
-		if kind, _, err := readRecord(w.conn, 0); err != nil || kind != recordJoined {
-			r.fail(&Error{Phase: PhaseCheckIn, Rank: rank, Reporter: -1, Addr: w.m.addr(), Err: ErrLost,
-				Detail: fmt.Sprintf("%v sent what no rank sends", &w.m)})
-			break
-		}
-		// It has heard from everyone, so all have checked in and are linked.
-		r.joined = true
-		r.hangUp()
-		break
 	}
 	return r.failed != nil || r.joined
+}
+
+// lookAt notices that a waiting rank has joined or is lost.
+func (r *Root) lookAt(rank int, w *checkIn) {
+	readable, gone := glance(w.conn)
+	if gone {
+		r.fail(&Error{Phase: PhaseCheckIn, Rank: rank, Reporter: -1, Addr: w.m.addr(), Err: ErrLost,
+			Detail: fmt.Sprintf("%v closed its connection to the root", &w.m)})
+		return
+	}
+	if !readable {
+		return
+	}
+	w.conn.SetReadDeadline(time.Now().Add(time.Second))
+	if kind, _, err := readRecord(w.conn, 0); err != nil || kind != recordJoined {
+		r.fail(&Error{Phase: PhaseCheckIn, Rank: rank, Reporter: -1, Addr: w.m.addr(), Err: ErrLost,
+			Detail: fmt.Sprintf("%v sent what no rank sends", &w.m)})
+		return
+	}
+	// It has heard from everyone, so all have checked in and are linked.
+	r.joined, r.members = true, make(map[int]member, r.size)
+	for rank, w := range r.waiting {
+		r.members[rank] = w.m
+	}
+	r.hangUp()
 }
 
 // hostNumber is equal for processes that share a network stack.

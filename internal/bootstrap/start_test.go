@@ -107,6 +107,28 @@ func TestALateClaimantIsToldThatTheJobHasStarted(t *testing.T) {
 	}
 }
 
+func TestTheSameProcessesJoinAgain(t *testing.T) {
+	for _, network := range []string{NetworkLocal, NetworkTCP} {
+		root := startRoot(t, ListenConfig{Network: network, Again: true})
+		const n, rounds = 5, 8
+		require.NoError(t, eachRank(n, func(r int) error {
+			for round := range rounds {
+				c, err := Join(context.Background(), Config{ID: root.ID(), Rank: r, Size: n, Description: fmt.Appendf(nil, "%d", round), Timeout: patient})
+				if err != nil {
+					return fmt.Errorf("round %d: %w", round, err)
+				}
+				defer c.Close(context.Background()) // jobs live side by side
+				for other, text := range c.Descriptions() {
+					if string(text) != fmt.Sprint(round) {
+						return fmt.Errorf("rank %d is in round %s, not %d", other, text, round)
+					}
+				}
+			}
+			return nil
+		}))
+	}
+}
+
 func TestOneThatGivesUpIsNamedToEveryone(t *testing.T) {
 	root := startRoot(t, ListenConfig{Network: NetworkLocal})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -441,7 +463,7 @@ func TestSilentStrangersAreDropped(t *testing.T) {
 	require.Eventually(t, func() bool {
 		root.gate.mu.Lock()
 		defer root.gate.mu.Unlock()
-		return root.gate.strangers.Len() == 0
+		return root.gate.strangers.Len() == 0 && root.gate.turned == maxStrangers+1
 	}, patient, 10*time.Millisecond)
 	require.Contains(t, root.gate.crowdText(), fmt.Sprint(maxStrangers+1, " connections turned away"))
 }

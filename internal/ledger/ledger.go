@@ -100,10 +100,17 @@ func (l *Ledger) WaitsOf(rank int) []*Waiting {
 }
 
 // Close records that rank makes no further call.
-func (l *Ledger) Close(rank int) { l.pages[rank].closed.Store(1) }
+func (l *Ledger) Close(rank int) {
+	state := uint64(closedWhole)
+	if l.Failure() != nil {
+		state = closedFailed
+	}
+	l.pages[rank].closed.Store(state)
+}
 
-// Closed reports whether rank has closed.
-func (l *Ledger) Closed(rank int) bool { return l.pages[rank].closed.Load() != 0 }
+// Closed reports whether rank has closed a communicator that had not failed for it.
+// One that had is no news: the failure is on its way to everybody, and says more.
+func (l *Ledger) Closed(rank int) bool { return l.pages[rank].closed.Load() == closedWhole }
 
 // Entered reports whether rank has entered the collective with that sequence
 // number.

@@ -28,7 +28,7 @@ type page struct {
 	// entered is the number of collectives entered: the sequence number of
 	// the next one. Written after the fingerprint in calls, read before it.
 	entered atomic.Uint64
-	closed  atomic.Uint64
+	closed  atomic.Uint64 // closedWhole, closedFailed, or 0
 	// calls holds the latest fingerprints, at sequence number mod remembered.
 	calls [remembered]atomic.Uint64
 
@@ -39,6 +39,11 @@ type page struct {
 	waiting [waits]waitingWords // by channel mod waits
 	_       [128]byte           // the next page begins on another line
 }
+
+const (
+	closedWhole  = 1 + iota
+	closedFailed // after the communicator had failed for this rank
+)
 
 // description is the meaning of a fingerprint. The fingerprint is 0 while the
 // words are being written.
