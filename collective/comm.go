@@ -245,7 +245,7 @@ func (c *Comm) Close() error {
 	c.closing.Do(func() {
 		c.engine.Close()
 		c.closed.Store(true)
-		c.world.leave()
+		c.world.leave(1)
 	})
 	return nil
 }

@@ -177,6 +177,10 @@ func (c *Comm) child(ctx context.Context, id childKey, members []int) (*Comm, er
 // makes it, the last one forgets the name.
 func (w *world) join(ctx context.Context, id childKey, members []int) (*world, error) {
 	w.mu.Lock()
+	if w.forming == nil {
+		w.mu.Unlock()
+		return nil, fault.ErrClosed
+	}
 	f, ok := w.forming[id]
 	if !ok {
 		here := len(members)

@@ -75,15 +75,27 @@ func (w *world) abort(cause error) {
 	}
 }
 
-// leave is the end of one rank's membership. The last one of this process takes
-// the world's share of the process's memory with it.
-func (w *world) leave() {
+// leave is the end of the membership of some ranks of this process. The last ones
+// take the world's share of the process's memory with them, and with it the
+// membership of ranks that have not come to the communicators made out of w: they
+// can't any more.
+func (w *world) leave(ranks int) {
 	w.mu.Lock()
-	w.open--
+	w.open -= ranks
 	last := w.open == 0
+	absent := w.forming
+	if last {
+		w.forming = nil
+	}
 	w.mu.Unlock()
 	if !last {
 		return
+	}
+	for _, f := range absent {
+		<-f.made
+		if f.err == nil {
+			f.world.leave(f.missing)
+		}
 	}
 	if w.parent != nil {
 		w.parent.mu.Lock()
