@@ -2,6 +2,7 @@ package proto
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -144,6 +145,30 @@ func BenchmarkLines(b *testing.B) {
 				b.SetBytes(int64(n))
 				for b.Loop() {
 					f.unpack(dst, lines, f.flag(1))
+				}
+			})
+		}
+	}
+}
+
+// One chunk through a FIFO by a goroutine that is both ends, so that nobody waits.
+func BenchmarkStep(b *testing.B) {
+	for _, f := range formats {
+		for _, n := range []int{8, 256, 32 << 10} {
+			b.Run(fmt.Sprintf("format=%s/bytes=%d", f.name, n), func(b *testing.B) {
+				conn, err := transport.NewConn(slotBytes(f, n), 0)
+				require.NoError(b, err)
+				out := newLined(f, nil, []*transport.SendEnd{transport.NewSendEnd(conn, 1)})
+				in := newLined(f, []*transport.RecvEnd{transport.NewRecvEnd(conn, 0)}, nil)
+				out.Begin(Operation{Waiter: boundWaiter(b.Context())})
+				in.Begin(Operation{Waiter: boundWaiter(b.Context())})
+				src, dst := make([]byte, n), make([]byte, n)
+				b.SetBytes(int64(n))
+				b.ReportAllocs()
+				for b.Loop() {
+					if err := errors.Join(out.Send(src), in.Recv(dst)); err != nil {
+						b.Fatal(err)
+					}
 				}
 			})
 		}

@@ -4,14 +4,19 @@ import (
 	"github.com/gollective/gollective/dtype"
 )
 
+// passBytes is the block of a fold that needs no scratch: two operands of it fit the
+// first-level cache of every processor of interest, and it is long enough for the
+// start of a pass not to count. A multiple of every element size.
+const passBytes = 8 << 10
+
 // More than two operands are combined block by block: the partial result of a
 // block meets one operand after the other before the next block is touched.
 
 // foldInPlace keeps the partial result in dst, which must not be a later operand
 // than the second.
 func (k *Kernel) foldInPlace(dst []byte, srcs [][]byte) {
-	for at := 0; at < len(dst); at += blockBytes {
-		to := min(at+blockBytes, len(dst))
+	for at := 0; at < len(dst); at += passBytes {
+		to := min(at+passBytes, len(dst))
 		out := dst[at:to]
 		combine(k.routine, out, srcs[0][at:to], srcs[1][at:to])
 		for _, src := range srcs[2:] {

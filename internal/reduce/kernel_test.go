@@ -185,11 +185,14 @@ func TestEveryAlignment(t *testing.T) {
 
 // Lengths around the blocks that a fold works in, with dst at every place.
 func TestFoldsAcrossBlocks(t *testing.T) {
-	each(t, 2*blockBytes+3, func(t *testing.T, rng *rand.Rand, d *data, op Op) {
+	each(t, passBytes+3, func(t *testing.T, rng *rand.Rand, d *data, op Op) {
 		for operands := 1; operands <= 5; operands++ {
 			for inPlace := -1; inPlace < operands; inPlace++ {
-				perBlock := blockBytes / d.typ.Size()
-				n := []int{perBlock - 1, perBlock, perBlock + 1, 2*perBlock + 3, 256, 257}[rng.IntN(6)]
+				perBlock, perPass := blockBytes/d.typ.Size(), passBytes/d.typ.Size()
+				n := []int{
+					perBlock - 1, perBlock, perBlock + 1, 2*perBlock + 3, 256, 257,
+					perPass - 1, perPass, perPass + 1, perPass + 3,
+				}[rng.IntN(10)]
 				d.check(t, op, shape{elements: n, operands: operands, inPlace: inPlace, alignDst: 1})
 			}
 		}
