@@ -165,15 +165,23 @@ func (c *child) said(word string) []string {
 func TestKilledProcessesAreNamed(t *testing.T) {
 	rng := seed(t)
 	joined, failed := 0, 0
-	for range 8 {
+	for round := range 12 {
 		n := 2 + rng.IntN(4)
 		dead := rng.IntN(n)
-		root := startRoot(t, ListenConfig{Network: networks[rng.IntN(2)], Timeout: 3 * time.Second})
+		root := startRoot(t, ListenConfig{Network: networks[rng.IntN(2)], Timeout: 2 * time.Second})
 		cs := make([]*child, n)
 		for r := range n {
 			cs[r] = startChild(t, root.ID(), r, n, patient)
 		}
-		time.Sleep(time.Duration(10+rng.IntN(60)) * time.Millisecond)
+		if round > 0 { // the first is killed before anything; the others somewhere on their way
+			stage := 1 + rng.IntN(n)
+			require.Eventually(t, func() bool {
+				root.mu.Lock()
+				defer root.mu.Unlock()
+				return root.checked >= stage && (root.waiting[dead] != nil || root.joined)
+			}, patient, time.Millisecond)
+			time.Sleep(time.Duration(rng.IntN(10)) * time.Millisecond)
+		}
 		require.NoError(t, cs[dead].cmd.Process.Kill())
 		var in []*child
 		for r, c := range cs {

@@ -477,7 +477,7 @@ func (j *joiner) abandon(err error) error {
 		_ = j.wait(wait, func() (bool, error) { return j.linked(j.next()) != nil && j.linked(j.prev()) != nil, nil })
 		cancel()
 	}
-	j.flush(context.Background(), slowAnswer)
+	j.flush(context.Background())
 	j.mu.Unlock()
 	j.shutDown()
 	<-j.ended

@@ -70,8 +70,8 @@ func (c *Control) linger(ctx context.Context, d time.Duration, cond func() bool)
 // Close says goodbye: the others hear that this process has left, after
 // everything that it told them. It returns when every living process has heard
 // it all, or nearly: after ctx's end, or two seconds without progress, it no
-// longer waits for processes that don't answer, and the error, if not even one
-// neighbour has confirmed, says so. The handler is not called any more when Close has
+// longer waits for processes that don't answer, and if not even one neighbour
+// has confirmed after five more, the error says so. The handler is not called any more when Close has
 // returned. Calling it again waits for the first call.
 func (c *Control) Close(ctx context.Context) error {
 	c.mu.Lock()
@@ -90,7 +90,7 @@ func (c *Control) Close(ctx context.Context) error {
 	}
 	c.settleAll(ctx)
 	settled := c.settledAll()
-	if confirmed := c.flush(ctx, lingerTime); !settled && !confirmed {
+	if confirmed := c.flush(ctx); !settled && !confirmed {
 		c.closeErr = fmt.Errorf("bootstrap: close: %w: no neighbour has confirmed this process's last messages", ErrTimeout)
 	}
 	c.mu.Unlock()
@@ -109,34 +109,46 @@ func (c *Control) settledAll() bool {
 	return alone || c.journal.stable[c.rank] >= c.journal.have[c.rank] || c.state[c.rank] == isLost
 }
 
-// flush waits until every neighbour has taken everything sent so far, or there is
-// no progress for d. It reports whether one has, or none is left to.
-func (c *Control) flush(ctx context.Context, d time.Duration) bool {
+// flushTime is how long, without progress, to wait for the first neighbour to
+// confirm: leaving before would leave nobody to tell the others.
+const flushTime = 5 * time.Second
+
+// flush waits until every neighbour has taken everything sent so far. When one
+// has, which is enough for the others to hear of it, it soon gives up on those
+// that don't answer. It reports whether one has, or none is left to.
+func (c *Control) flush(ctx context.Context) bool {
 	c.flushes++
-	n := c.flushes
 	asked := slices.Clone(c.links)
-	some, ended := len(asked) == 0, 0
-	c.linger(ctx, d, func() bool {
-		all := true
-		ended = 0
-		for _, l := range asked {
-			switch {
-			case l.flushed >= n:
-				some = true
-			case !slices.Contains(c.links, l):
-				ended++
-			default:
-				// Only behind what the peer lacks, which its digest says.
-				if l.synced && l.asked < n {
-					l.send(numberFrame(frameFlush, n))
-					l.asked = n
-				}
-				all = false
-			}
-		}
+	some, all := c.flushed(asked)
+	c.linger(ctx, flushTime, func() bool {
+		some, all = c.flushed(asked)
+		return some || all
+	})
+	c.linger(ctx, 2*lull, func() bool {
+		some, all = c.flushed(asked)
 		return all
 	})
-	return some || ended == len(asked)
+	return some || all
+}
+
+// flushed asks those links that have not been asked and can be, and reports
+// whether one has answered, and whether all have that still exist.
+func (c *Control) flushed(asked []*link) (some, all bool) {
+	all = true
+	for _, l := range asked {
+		switch {
+		case l.flushed >= c.flushes:
+			some = true
+		case slices.Contains(c.links, l):
+			all = false
+			// Only behind what the peer lacks, which its digest says.
+			if l.synced && l.asked < c.flushes {
+				l.send(numberFrame(frameFlush, c.flushes))
+				l.asked = c.flushes
+			}
+		}
+	}
+	return some, all
 }
 
 // shutDown ends everything at once and waits for the goroutines, but for the
