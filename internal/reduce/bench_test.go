@@ -65,3 +65,14 @@ func BenchmarkRoutines(b *testing.B) {
 		}
 	}
 }
+
+// What an odd length costs: no whole vector, or one and a rest.
+func BenchmarkRest(b *testing.B) {
+	for _, typ := range []dtype.Type{dtype.Int8, dtype.Float32, dtype.Half, dtype.Bfloat, dtype.F8E4M3} {
+		for _, size := range []int{4, 28, 60} {
+			b.Run(fmt.Sprintf("type=%v/bytes=%d", typ, size), func(b *testing.B) {
+				benchmark(b, typ, Sum, 2, size)
+			})
+		}
+	}
+}

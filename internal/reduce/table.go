@@ -74,9 +74,13 @@ var routines = [...][opsCount]routine{
 	dtype.F8E5M2:  {addE5M2, mulE5M2, maxE5M2, minE5M2, addE5M2, addE5M2},
 }
 
+// fewBytes are combined element by element before anything else could be tried.
+const fewBytes = 8
+
 // combine stores a ⊕ b in dst; equal lengths, dst may be a or b.
 func combine(r routine, dst, a, b []byte) {
-	if done := combineVectors(r, dst, a, b); done > 0 {
+	if len(dst) > fewBytes {
+		done := combineVectors(r, dst, a, b)
 		if done == len(dst) {
 			return
 		}

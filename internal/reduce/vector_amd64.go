@@ -18,20 +18,40 @@ const (
 	callBytes = 64 << 10
 )
 
-// combineVectors stores a ⊕ b in the whole vectors of dst and returns how many
-// bytes that is: none where the processor lacks the instructions. The rest is left
-// to the Go routines.
+// combineVectors stores a ⊕ b in the leading elements of dst and returns how many
+// bytes that is: none where the processor lacks the instructions. The rest, less
+// than a vector, is left to the Go routines where they are quick.
 func combineVectors(r routine, dst, a, b []byte) int {
 	if !useAVX2 {
 		return 0
 	}
+	a, b = a[:len(dst)], b[:len(dst)] // the assembly checks nothing
 	whole := len(dst) &^ (vectorBytes - 1)
-	a, b = a[:whole], b[:whole] // the assembly checks nothing
 	for at := 0; at < whole; at += callBytes {
 		n := min(whole-at, callBytes)
 		combineBlock(r, &dst[at], &a[at], &b[at], n/vectorBytes)
 	}
-	return whole
+	if len(dst)-whole <= fewBytes || !crawls(r) {
+		return whole
+	}
+	var result, x, y [vectorBytes]byte
+	copy(x[:], a[whole:])
+	copy(y[:], b[whole:])
+	combineBlock(r, &result[0], &x[0], &y[0], 1)
+	copy(dst[whole:], result[:])
+	return len(dst)
+}
+
+// crawls reports whether the Go routine takes several nanoseconds for an element,
+// of which there are up to 31 after the last whole vector: longer than it takes to
+// make a vector of them.
+func crawls(r routine) bool {
+	switch r {
+	case addHalf, addBfloat, addE4M3, addE5M2, mulHalf, mulBfloat, mulE4M3, mulE5M2,
+		maxHalf, maxBfloat, maxE4M3, maxE5M2, minHalf, minBfloat, minE4M3, minE5M2:
+		return true
+	}
+	return false
 }
 
 // scaleVectors is combineVectors for scale.
@@ -39,13 +59,20 @@ func scaleVectors(t dtype.Type, dst, src []byte, factor uint64) int {
 	if !useAVX2 {
 		return 0
 	}
+	src = src[:len(dst)]
 	whole := len(dst) &^ (vectorBytes - 1)
-	src = src[:whole]
 	for at := 0; at < whole; at += callBytes {
 		n := min(whole-at, callBytes)
 		scaleBlock(t, &dst[at], &src[at], factor, n/vectorBytes)
 	}
-	return whole
+	if len(dst)-whole <= fewBytes || !t.Float() || t.Size() > 2 {
+		return whole
+	}
+	var result, x [vectorBytes]byte
+	copy(x[:], src[whole:])
+	scaleBlock(t, &result[0], &x[0], factor, 1)
+	copy(dst[whole:], result[:])
+	return len(dst)
 }
 
 // widenVectors stores the leading elements of src in dst, as many as fill whole
