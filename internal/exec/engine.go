@@ -82,7 +82,7 @@ type Engine struct {
 	// connecting is the call for which FIFOs are made.
 	connecting struct {
 		ctx  context.Context
-		call *Call
+		spec plan.Spec
 	}
 	launches uint64 // begun so far
 	// history is made of all collectives executed so far, in order.

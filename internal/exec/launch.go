@@ -146,7 +146,7 @@ func (e *Engine) Start(ctx context.Context, works []Work) (*Ticket, error) {
 // program returns the program of one call; ctx bounds the connecting of FIFOs. The
 // caller holds e.mu.
 func (e *Engine) program(ctx context.Context, call *Call) (*Program, error) {
-	e.connecting.ctx, e.connecting.call = ctx, call
+	e.connecting.ctx, e.connecting.spec = ctx, call.Spec
 	if call.Spec.Kind != plan.AlltoAllv {
 		return e.Program(call.Spec)
 	}
@@ -159,7 +159,7 @@ func (e *Engine) program(ctx context.Context, call *Call) (*Program, error) {
 
 // fuse makes one program of several point-to-point calls. The caller holds e.mu.
 func (e *Engine) fuse(ctx context.Context, calls []Call) (Work, error) {
-	e.connecting.ctx, e.connecting.call = ctx, &calls[0]
+	e.connecting.ctx, e.connecting.spec = ctx, calls[0].Spec
 	work := Work{Fused: calls}
 	var all []plan.Message
 	for i := range calls {

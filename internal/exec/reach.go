@@ -80,8 +80,8 @@ func (e *Engine) unanswered(peer int, cause error) error {
 }
 
 func (e *Engine) connectingText() string {
-	if e.connecting.call == nil {
+	if e.connecting.ctx == nil {
 		return ""
 	}
-	return e.connecting.call.Spec.String()
+	return e.connecting.spec.String()
 }
