@@ -129,7 +129,8 @@ func (c *Comm) Size() int { return c.size }
 // may be changed. Other ranks may still be working.
 //
 // Errors: ErrInvalid, ErrAlias, ErrUnsupported, ErrConcurrentUse and ErrClosed
-// before anything is sent; ErrMismatch, ErrTimeout, ErrAborted and ErrPeerClosed
+// before anything is sent; ErrMismatch, ErrTimeout, ErrAborted, ErrPeerLost,
+// ErrPeerClosed and, where FIFOs are first needed, ErrSpace
 // afterwards. After one of the latter the communicator is of no use any more,
 // on any rank, and the contents of Recv are undefined.
 //
@@ -193,11 +194,16 @@ func (c *Comm) Plan(call Call) (*plan.Plan, error) {
 	return p, planError(&prepared.Spec, err)
 }
 
+// Counters tell what waiting cost: Waits (for something that was not there at the
+// first look), Turns (polls), Found (polls that found it), Yields (times the
+// processor was given away) and Parks (sleeps).
+type Counters = spin.Counters
+
 // Stats is what a communicator has cost one rank so far.
 type Stats struct {
 	// Block counts the waiting of the blocks, those that run on the caller's
 	// goroutine included. It may lag a few thousand polls behind.
-	Block spin.Counters
+	Block Counters
 }
 
 // Stats returns this rank's counters.

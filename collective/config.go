@@ -59,7 +59,7 @@ type Config struct {
 
 	// Wait is how blocks wait. Default adaptive.
 	// Variable: GOLLECTIVE_WAIT (spin, yield, adaptive, block).
-	Wait spin.Policy
+	Wait WaitPolicy
 
 	// Timeout bounds the time that a call may spend waiting, besides its
 	// context. Default 0: none. Variable: GOLLECTIVE_TIMEOUT (as
@@ -108,6 +108,22 @@ type Config struct {
 	// and all ranks, those of splits too, must plan with the same number.
 	cores int
 }
+
+// WaitPolicy says how a waiting block uses the processor. Its String is the name
+// that GOLLECTIVE_WAIT takes.
+type WaitPolicy = spin.Policy
+
+const (
+	// WaitAdaptive polls for about two microseconds, gives the processor away for
+	// some tens, then sleeps; where ranks outnumber cores it does not poll.
+	WaitAdaptive = spin.Adaptive
+	// WaitSpin polls all the time, as NCCL's kernels and proxies do.
+	WaitSpin = spin.Spin
+	// WaitYield gives the processor away after every poll.
+	WaitYield = spin.Yield
+	// WaitBlock sleeps at once.
+	WaitBlock = spin.Block
+)
 
 // NCCL's sizes (src/init.cc, computeBuffSizes) and ours for what NCCL derives.
 const (

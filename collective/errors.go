@@ -41,13 +41,31 @@ var (
 	ErrSpace = shm.ErrSpace
 )
 
-// Details of errors, for errors.As.
+// Details of errors, for errors.As:
+//
+//	var m *collective.MismatchError
+//	if errors.As(err, &m) {
+//		log.Printf("rank %d called %s, rank %d called %s", m.Rank, m.Call, m.PeerRank, m.PeerCall)
+//	}
 type (
-	ArgumentError   = fault.Argument
-	MismatchError   = fault.Mismatch
-	TimeoutError    = fault.Timeout
-	AbortError      = fault.Abort
-	PeerLostError   = fault.PeerLost
+	// ArgumentError is a wrong argument: Call, Reason, and Err (ErrInvalid,
+	// ErrAlias or ErrUnsupported).
+	ArgumentError = fault.Argument
+	// MismatchError names both ranks and calls: Rank, Call, PeerRank, PeerCall,
+	// and Sequence, the number of the collective at which they parted.
+	MismatchError = fault.Mismatch
+	// TimeoutError names the rank whose deadline passed (Rank, Call, Sequence) and
+	// who was waited for: Missing have not entered the call, Silent have and do
+	// not answer, Waiting is the rank waited for otherwise (-1: none).
+	TimeoutError = fault.Timeout
+	// AbortError says where the communicator was given up: Rank, Call, Cause.
+	AbortError = fault.Abort
+	// PeerLostError names the rank whose process is gone: Rank, Cause.
+	PeerLostError = fault.PeerLost
+	// PeerClosedError names the rank that has closed (PeerRank) and the call that
+	// needs it (Rank, Call, Sequence).
 	PeerClosedError = fault.PeerClosed
-	SpaceError      = shm.SpaceError
+	// SpaceError says how much shared memory is needed and free: Need, Free, in
+	// bytes, and Cause.
+	SpaceError = shm.SpaceError
 )

@@ -157,8 +157,8 @@ func (e *SendEnd) Post(n int, header uint64) {
 }
 
 // Advance counts a step that the consumer finds by the flags in it, and rings
-// for a consumer that sleeps. The last store to the slot must have been
-// sequentially consistent.
+// for a consumer that sleeps. A sequentially consistent store must lie between the
+// last store to the slot and Advance, or the bell could be looked at too early.
 func (e *SendEnd) Advance() {
 	e.step++
 	e.conn.filled.Ring()
