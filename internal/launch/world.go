@@ -183,6 +183,12 @@ func fromEnvironment(env *environment) (*claim, []string, error) {
 		return nil, nil, err
 	}
 	if chosen == nil {
+		for _, name := range []string{envCommID, envRoot} {
+			if env.get(name) != "" {
+				return nil, nil, fmt.Errorf("%w: %s says where to meet, but neither %s and %s nor a launcher say which process this is, of how many",
+					ErrIncomplete, name, envRank, envSize)
+			}
+		}
 		return &claim{source: "none", size: 1, rankVar: "rank", sizeVar: "size", localSize: 1}, env.strayNotes(), nil
 	}
 	// Before the comparison: a claim out of its own range is the plainer error.
