@@ -32,6 +32,7 @@ type Control struct {
 	about     [][]byte // descriptions
 	left      int      // descriptions still to come
 	state     []state
+	living    int // how many others are alive
 	journal   journal
 	links     []*link
 	dials     map[int]*dialling
@@ -52,6 +53,7 @@ type Control struct {
 	round   uint64           // of our own tokens
 	inRound bool             // our token is under way
 	waiting bool             // a round is to start soon
+	mending bool             // maintain is to be called soon
 	found   []mark           // what it found, to be told with the next
 
 	gathered  uint64 // AllGathers completed here
@@ -110,7 +112,7 @@ func newControl(cfg Config) *Control {
 	c := &Control{
 		cfg: cfg, rank: cfg.Rank, size: cfg.Size, log: cfg.Logger,
 		peers: make([]member, cfg.Size), described: make([]bool, cfg.Size), about: make([][]byte, cfg.Size),
-		left: cfg.Size, state: make([]state, cfg.Size), journal: newJournal(cfg.Size),
+		left: cfg.Size, living: cfg.Size - 1, state: make([]state, cfg.Size), journal: newJournal(cfg.Size),
 		dials: make(map[int]*dialling), closed: make(chan struct{}),
 		passing: make(map[int]*passing), seen: make(map[int]uint64),
 		gathering: make(map[uint64][][]byte),
@@ -316,12 +318,11 @@ func (c *Control) deliver(e *entry) {
 		}
 	case entryLeft:
 		if c.state[e.origin] == alive {
-			c.state[e.origin] = hasLeft
-			c.progress++
+			c.end(e.origin, hasLeft)
 			if e.origin != c.rank {
 				c.tellHandler(event{rank: e.origin, left: true})
 			}
-			c.maintain()
+			c.maintainSoon()
 		}
 	case entryFailed:
 		if err, ok := decodeError(e.body, c.size); ok {
@@ -329,6 +330,15 @@ func (c *Control) deliver(e *entry) {
 		}
 	}
 	c.notify()
+}
+
+// end moves a process from alive to one of the other states.
+func (c *Control) end(rank int, s state) {
+	c.state[rank] = s
+	c.progress++
+	if rank != c.rank {
+		c.living--
+	}
 }
 
 // lose tells everybody that a process is lost.
@@ -349,8 +359,7 @@ func (c *Control) bury(lost *LostError) {
 	if c.state[r] != alive {
 		return
 	}
-	c.state[r] = isLost
-	c.progress++
+	c.end(r, isLost)
 	c.tellHandler(event{rank: r, lost: lost})
 	if !c.joined && c.failure == nil {
 		c.failure = &Error{Phase: PhaseGather, Rank: r, Reporter: lost.By, Addr: c.peers[r].addr(), Err: ErrLost, Detail: lost.Cause}
@@ -374,6 +383,10 @@ func (c *Control) gaveUp(rank int, err *Error) {
 			c.failure = err
 		}
 		return
+	}
+	// Who gave up because of a death is not its cause: that comes first.
+	if errors.Is(err.Err, ErrLost) && err.Rank >= 0 && err.Rank < c.size && err.Rank != rank && err.Rank != c.rank {
+		c.bury(&LostError{Rank: err.Rank, By: rank, Cause: err.Detail})
 	}
 	c.bury(&LostError{Rank: rank, By: rank, Cause: err.Error()})
 }

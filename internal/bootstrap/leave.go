@@ -105,8 +105,7 @@ func (c *Control) Close(ctx context.Context) error {
 
 // settledAll: everything of our own is everywhere, or no one is left to need it.
 func (c *Control) settledAll() bool {
-	_, alone := c.successor()
-	return alone || c.journal.stable[c.rank] >= c.journal.have[c.rank] || c.state[c.rank] == isLost
+	return c.living == 0 || c.journal.stable[c.rank] >= c.journal.have[c.rank] || c.state[c.rank] == isLost
 }
 
 // flushTime is how long, without progress, to wait for the first neighbour to

@@ -172,7 +172,7 @@ func (c *Control) decide(peer int, d *dialling, conn net.Conn, err error) bool {
 			// The others need not wait for this process any more, so it may not
 			// have heard of a goodbye. It makes do without the peer, and accuses
 			// nobody: those who stay will find out.
-			c.state[peer] = hasLeft
+			c.end(peer, hasLeft)
 			c.maintain()
 			c.coordinate()
 			c.notify()
@@ -290,6 +290,27 @@ func (c *Control) maintain() {
 	if skip := chord(c.size); skip > 1 {
 		c.want(skip)
 	}
+}
+
+// maintainSoon is maintain for a goodbye: who says it stays linked for a while,
+// and those who leave together should not be replaced one after the other.
+func (c *Control) maintainSoon() {
+	pause := 2 * roundPause(c.size)
+	if pause == 0 {
+		c.maintain()
+		return
+	}
+	if c.mending {
+		return
+	}
+	c.mending = true
+	time.AfterFunc(pause, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.mending = false
+		c.maintain()
+		c.pump()
+	})
 }
 
 // seekLiving gets a process that is leaving a link to one that isn't, if it has

@@ -7,6 +7,7 @@ import (
 	"hash/fnv"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"strconv"
@@ -197,13 +198,19 @@ func reopen(id ID, family string) (ls []net.Listener, err error) {
 			ls = append(ls, l)
 			continue
 		}
-		_, port, err := net.SplitHostPort(a)
+		host, port, err := net.SplitHostPort(a)
 		if err != nil || ports[port] {
 			continue
 		}
 		ports[port] = true
 		n, _ := strconv.Atoi(port) // checked when the id was made
-		l, err := listenTCP(tcpNetwork(family), "", Ports{First: n})
+		// A host may have another address on its own side of a translator, or none
+		// yet; but who names loopback does not mean the network.
+		bind := ""
+		if ip, err := netip.ParseAddr(host); err == nil && ip.IsLoopback() {
+			bind = host
+		}
+		l, err := listenTCP(tcpNetwork(family), bind, Ports{First: n})
 		if err != nil {
 			return ls, err
 		}

@@ -99,6 +99,9 @@ func (c *Control) pump() {
 // successor is the link to the next living process, or nil while there is none;
 // alone says that no other lives.
 func (c *Control) successor() (next *link, alone bool) {
+	if c.living == 0 {
+		return nil, true
+	}
 	for i := 1; i < c.size; i++ {
 		if r := (c.rank + i) % c.size; c.state[r] == alive {
 			return c.linked(r), false
@@ -123,7 +126,7 @@ func mergeMarks(a, b []mark) []mark {
 
 // coordinator reports whether it falls to this process to send tokens.
 func (c *Control) coordinator() bool {
-	return slices.Index(c.state, alive) == c.rank
+	return c.state[c.rank] == alive && slices.Index(c.state, alive) == c.rank
 }
 
 // roundPause is how long a coordinator waits before it starts a round, to ask
