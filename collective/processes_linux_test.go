@@ -578,6 +578,10 @@ var spaceRole = role("space", func(p *player) error {
 	if err != nil {
 		return err
 	}
+	p.tell("ready", nil) // else one may be in Init when another fails
+	if err := p.await("go"); err != nil {
+		return err
+	}
 	big := make([]float32, 1<<20)
 	err = collective.AllReduce(context.Background(), c, big, big, collective.Sum)
 	var space *collective.SpaceError
@@ -593,6 +597,8 @@ var spaceRole = role("space", func(p *player) error {
 
 func TestTooLittleMemoryIsAnErrorThatSaysHowMuchIsMissing(t *testing.T) {
 	c := stage(t, staging{role: spaceRole, size: 3})
+	c.reported("ready", c.all()...)
+	c.cue("go", c.all()...)
 	said := 0
 	for _, r := range c.reported("space", c.all()...) {
 		require.NotNil(t, r.Error)
