@@ -388,10 +388,6 @@ func (c *Control) gaveUp(rank int, err *Error) {
 	if errors.Is(err.Err, ErrLost) && err.Rank >= 0 && err.Rank < c.size && err.Rank != rank && err.Rank != c.rank {
 		c.bury(&LostError{Rank: err.Rank, By: rank, Cause: err.Detail})
 	}
-	// Who gave up because of a death is not its cause: that comes first.
-	if errors.Is(err.Err, ErrLost) && err.Rank >= 0 && err.Rank < c.size && err.Rank != rank && err.Rank != c.rank {
-		c.bury(&LostError{Rank: err.Rank, By: rank, Cause: err.Detail})
-	}
 	c.bury(&LostError{Rank: rank, By: rank, Cause: err.Error()})
 }
 
