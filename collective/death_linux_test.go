@@ -451,7 +451,7 @@ func requireNamed(t *testing.T, job deathJob, victims []int, r report) {
 		victims = append(victims, job.Victim)
 	}
 	if job.Point == duringSplit && r.Error.Kind == "aborted" {
-		kinds = append(kinds, "aborted") // by one that had learned in its half
+		// By one that had learned of the death in its half.
 		require.NotSubset(t, victims, r.Error.Ranks, r.Error.Text)
 		return
 	}
