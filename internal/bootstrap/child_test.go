@@ -23,6 +23,7 @@ const (
 	childSize    = "BOOTSTRAP_TEST_SIZE"
 	childID      = "BOOTSTRAP_TEST_ID"
 	childTimeout = "BOOTSTRAP_TEST_TIMEOUT"
+	childListen  = "BOOTSTRAP_TEST_LISTEN" // be the root as well: of a new id, or of the one given
 )
 
 // runChild makes the test binary one process of a job when it is told to. It
@@ -36,7 +37,16 @@ func runChild() bool {
 	size, _ := strconv.Atoi(os.Getenv(childSize))
 	timeout, _ := time.ParseDuration(os.Getenv(childTimeout))
 	id, err := ParseID(os.Getenv(childID))
-	if err != nil {
+	if os.Getenv(childListen) != "" {
+		root, err := Listen(ListenConfig{ID: id})
+		if err != nil {
+			fmt.Println("failed", err)
+			return true
+		}
+		defer root.Close()
+		id = root.ID()
+		fmt.Println("id", id)
+	} else if err != nil {
 		fmt.Println("failed", err)
 		return true
 	}
@@ -78,8 +88,12 @@ type child struct {
 }
 
 func startChild(t *testing.T, id ID, rank, size int, timeout time.Duration) *child {
-	c := &child{cmd: exec.Command(os.Args[0]), changed: make(chan struct{}), gone: make(chan struct{})}
-	c.cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", childRank, rank), fmt.Sprintf("%s=%d", childSize, size),
+	return startCommand(t, exec.Command(os.Args[0]), id, rank, size, timeout)
+}
+
+func startCommand(t *testing.T, cmd *exec.Cmd, id ID, rank, size int, timeout time.Duration) *child {
+	c := &child{cmd: cmd, changed: make(chan struct{}), gone: make(chan struct{})}
+	c.cmd.Env = append(append(os.Environ(), cmd.Env...), fmt.Sprintf("%s=%d", childRank, rank), fmt.Sprintf("%s=%d", childSize, size),
 		childID+"="+id.String(), childTimeout+"="+timeout.String())
 	var trouble bytes.Buffer
 	c.cmd.Stderr = &trouble

@@ -13,8 +13,10 @@ import (
 // A stopped process is not dead: the others talk on around it, and it hears
 // everything when it goes on. Stopped and then killed, it is.
 func TestStoppedProcessesAreNotDead(t *testing.T) {
+	t.Parallel() // it mostly waits
 	for _, network := range networks {
 		t.Run(network, func(t *testing.T) {
+			t.Parallel()
 			const n = 6
 			root := startRoot(t, ListenConfig{Network: network})
 			cs := make([]*child, n)

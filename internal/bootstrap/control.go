@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"slices"
 	"sync"
 	"time"
@@ -27,7 +28,8 @@ type Control struct {
 	wg     sync.WaitGroup // every goroutine but the deliverer
 
 	mu        sync.Mutex
-	peers     []member // where to dial; no addrs: not known yet
+	peers     []member         // where to dial; no addrs: not known yet
+	seenAt    map[int]net.Addr // by rank, the far end of the last link
 	described []bool
 	about     [][]byte // descriptions
 	left      int      // descriptions still to come
@@ -113,7 +115,7 @@ func newControl(cfg Config) *Control {
 		cfg: cfg, rank: cfg.Rank, size: cfg.Size, log: cfg.Logger,
 		peers: make([]member, cfg.Size), described: make([]bool, cfg.Size), about: make([][]byte, cfg.Size),
 		left: cfg.Size, living: cfg.Size - 1, state: make([]state, cfg.Size), journal: newJournal(cfg.Size),
-		dials: make(map[int]*dialling), closed: make(chan struct{}),
+		dials: make(map[int]*dialling), seenAt: make(map[int]net.Addr), closed: make(chan struct{}),
 		passing: make(map[int]*passing), seen: make(map[int]uint64),
 		gathering: make(map[uint64][][]byte),
 		ready:     make(chan struct{}, 1), ended: make(chan struct{}), changed: make(chan struct{}),
@@ -404,6 +406,7 @@ func (c *Control) addLink(peer int, l *link) bool {
 		c.tellWhy(l)
 	}
 	c.links = append(c.links, l)
+	c.seenAt[peer] = l.conn.RemoteAddr()
 	c.wg.Add(2)
 	go func() {
 		defer c.wg.Done()
@@ -509,8 +512,12 @@ func (c *Control) linkEnded(l *link, err error) {
 	}
 	c.log.Debug("bootstrap: link ended", "peer", l.peer, "err", err)
 	if c.state[l.peer] == alive && c.linked(l.peer) == nil {
-		if c.joined {
+		if c.joined && l.synced {
 			c.reach(l.peer, err)
+		} else if c.joined {
+			// Its goodbye may have been for after the digest, and be on its way
+			// through others: as good as no link.
+			c.reach(l.peer, nil)
 		} else if c.failure == nil {
 			c.lose(l.peer, "its connection ended while the ranks were joining: "+err.Error())
 		}

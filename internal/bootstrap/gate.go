@@ -246,8 +246,8 @@ func race(ctx context.Context, addrs []string, start func(context.Context, strin
 const raceStagger = 100 * time.Millisecond
 
 // telling orders the failures of several addresses of one listener. An answer
-// says more than none; that something may be there after all more than that one
-// address refuses.
+// says more than none, that somebody may be there after all more than that one
+// address refuses, and the least is said by an address that has no route.
 func telling(err error) int {
 	switch {
 	case errors.Is(err, context.Canceled):
@@ -256,8 +256,10 @@ func telling(err error) int {
 		return 5
 	case errors.Is(err, ErrStranger):
 		return 4
-	case classify(err) == troubleRefused:
+	case isUnreachable(err):
 		return 1
+	case classify(err) == troubleRefused:
+		return 2
 	}
-	return 2
+	return 3
 }

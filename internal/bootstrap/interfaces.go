@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -197,31 +198,36 @@ func (f ifFilter) names(name string) bool {
 	return false
 }
 
-// chooseAddr is the address to advertise. routed is the address from which this
-// host reaches the root's, if known; loopbackJob says that the root is at
-// loopback addresses only, so that all of the job is on this host.
-func chooseAddr(nics []nic, f ifFilter, family string, routed netip.Addr, loopbackJob bool) (nic, error) {
+// chooseAddrs is the addresses to advertise, the best first. routed is the
+// address from which this host reaches the root's, if known. When the root is on
+// this host that says nothing about how others come here, and all addresses are
+// advertised. loopbackJob says that the root is at loopback addresses only, so
+// that all of the job is on this host.
+func chooseAddrs(nics []nic, f ifFilter, family string, routed netip.Addr, rootHere, loopbackJob bool) ([]nic, error) {
 	routed = routed.Unmap()
 	if loopbackJob && len(f.rules) == 0 {
 		if routed.IsLoopback() && familyAllows(family, routed) {
-			return nic{"loopback", routed}, nil
+			return []nic{{"loopback", routed}}, nil
 		}
 		for _, n := range nics {
 			if n.addr.IsLoopback() && familyAllows(family, n.addr) {
-				return n, nil
+				return []nic{n}, nil
 			}
 		}
 	}
 	candidates := usable(nics, f, family)
+	if len(candidates) == 0 {
+		return nil, noInterface(nics, f, family)
+	}
+	if rootHere {
+		return candidates, nil
+	}
 	for _, n := range candidates {
 		if n.addr == routed {
-			return n, nil
+			return []nic{n}, nil
 		}
 	}
-	if len(candidates) > 0 {
-		return candidates[0], nil
-	}
-	return nic{}, noInterface(nics, f, family)
+	return candidates[:1], nil
 }
 
 func noInterface(nics []nic, f ifFilter, family string) error {
@@ -248,6 +254,24 @@ func routedAddr(target string) netip.Addr {
 	}
 	defer conn.Close()
 	return addrOf(conn.LocalAddr())
+}
+
+// defaultRouteFirst moves the addresses from which the rest of the world is
+// reached to the front. The targets are addresses that documentation uses and
+// nobody has.
+func defaultRouteFirst(nics []nic) []nic {
+	first := []netip.Addr{routedAddr("192.0.2.1:9"), routedAddr("[2001:db8::1]:9")}
+	out := slices.Clone(nics)
+	slices.SortStableFunc(out, func(a, b nic) int {
+		place := func(n nic) int {
+			if slices.Contains(first, n.addr) {
+				return 0
+			}
+			return 1
+		}
+		return place(a) - place(b)
+	})
+	return out
 }
 
 // addrOf is the IP address of a TCP or UDP address, or the zero Addr.

@@ -322,13 +322,13 @@ func (j *joiner) listen(root net.Conn) error {
 		j.self.addrs = append(j.self.addrs, name)
 	}
 	if len(tcp) > 0 {
-		l, addr, err := j.listenTCP(root, tcp)
+		l, addrs, err := j.listenTCP(root, tcp)
 		if err != nil {
 			g.close()
 			return err
 		}
 		g.serve(l)
-		j.self.addrs = append(j.self.addrs, addr)
+		j.self.addrs = append(j.self.addrs, addrs...)
 	}
 	j.mu.Lock()
 	j.gate = g
@@ -336,30 +336,43 @@ func (j *joiner) listen(root net.Conn) error {
 	return nil
 }
 
-func (j *joiner) listenTCP(root net.Conn, rootAddrs []string) (net.Listener, string, error) {
+// listenTCP takes a port, and returns where others find it.
+func (j *joiner) listenTCP(root net.Conn, rootAddrs []string) (net.Listener, []string, error) {
 	filter, err := parseInterfaces(j.cfg.Interfaces)
 	if err != nil {
-		return nil, "", err
+		return nil, nil, err
 	}
 	nics, err := localNICs()
 	if err != nil {
-		return nil, "", err
+		return nil, nil, err
 	}
 	routed := addrOf(root.LocalAddr())
+	rootHere := !routed.IsValid() || routed.IsLoopback() || routed == addrOf(root.RemoteAddr())
 	if !routed.IsValid() {
 		routed = routedAddr(rootAddrs[0])
 	}
-	chosen, err := chooseAddr(nics, filter, j.cfg.Family, routed, allLoopback(rootAddrs))
+	chosen, err := chooseAddrs(nics, filter, j.cfg.Family, routed, rootHere, allLoopback(rootAddrs))
 	if err != nil {
-		return nil, "", err
+		return nil, nil, err
 	}
-	logChoice(j.log, "rank", chosen, filter, j.cfg.Family)
-	host := chosen.addr.String()
-	l, err := listenTCP("tcp", host, j.cfg.Ports)
+	if len(chosen) > 1 {
+		chosen = defaultRouteFirst(chosen)
+	}
+	network, host := "tcp", chosen[0].addr.String()
+	if len(chosen) > 1 {
+		network, host = tcpNetwork(j.cfg.Family), ""
+	}
+	l, err := listenTCP(network, host, j.cfg.Ports)
 	if err != nil {
-		return nil, "", err
+		return nil, nil, err
 	}
-	return l, net.JoinHostPort(host, strconv.Itoa(l.Addr().(*net.TCPAddr).Port)), nil
+	port := strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+	var addrs []string
+	for _, n := range chosen[:min(len(chosen), maxMemberAddrs-1)] {
+		logChoice(j.log, "rank", n, filter, j.cfg.Family)
+		addrs = append(addrs, net.JoinHostPort(n.addr.String(), port))
+	}
+	return l, addrs, nil
 }
 
 // allLoopback: every address is literally one of loopback, so all of the job is

@@ -123,7 +123,7 @@ func (c *Control) flush(ctx context.Context) bool {
 		some, all = c.flushed(asked)
 		return some || all
 	})
-	c.linger(ctx, 2*lull, func() bool {
+	c.linger(ctx, 5*lull, func() bool {
 		some, all = c.flushed(asked)
 		return all
 	})

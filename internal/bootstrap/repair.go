@@ -198,12 +198,13 @@ var (
 // dialMember makes one attempt; it must be called without c.mu.
 func (c *Control) dialMember(peer int, d *dialling) (net.Conn, error) {
 	c.mu.Lock()
-	m, past := c.peers[peer], d.past
+	m, past, seen := c.peers[peer], d.past, c.seenAt[peer]
 	c.mu.Unlock()
 	addrs, err := c.reachable(peer, &m)
 	if err != nil {
 		return nil, err
 	}
+	addrs = proven(addrs, seen)
 	slow := time.AfterFunc(slowAnswer, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -223,6 +224,29 @@ func (c *Control) dialMember(peer int, d *dialling) (net.Conn, error) {
 		}
 		return conn, err
 	})
+}
+
+// proven leaves only the addresses that a link has shown to lead to the process,
+// if there are any: what is not at the others proves nothing.
+func proven(addrs []string, seen net.Addr) []string {
+	var out []string
+	for _, a := range addrs {
+		ap, err := netip.ParseAddrPort(a)
+		switch s := seen.(type) {
+		case *net.UnixAddr:
+			if a[0] == '@' {
+				out = append(out, a)
+			}
+		case *net.TCPAddr:
+			if err == nil && ap.Addr().Unmap() == addrOf(s) {
+				out = append(out, a)
+			}
+		}
+	}
+	if len(out) == 0 {
+		return addrs
+	}
+	return out
 }
 
 // connect dials and greets. wait bounds the time for an answer, 0 is without

@@ -132,9 +132,10 @@ func checkNetwork(network string) error {
 	return fmt.Errorf("bootstrap: network %q: %w: want %q, %q or nothing", network, ErrConfig, NetworkLocal, NetworkTCP)
 }
 
-// maxRootAddrs is how many addresses of a host with many interfaces go into an
-// id: who can't reach the first tries the others.
-const maxRootAddrs = 4
+// maxIDText bounds the text of an id that Listen makes. A host with many
+// interfaces puts as many of its addresses there as fit, the one of its default
+// route first: who can't reach one tries the others.
+const maxIDText = 300
 
 // open makes a new id and its listeners; those made before an error are
 // returned with it.
@@ -164,7 +165,7 @@ func (r *Root) open(c ListenConfig, filter ifFilter) (ls []net.Listener, err err
 	if len(use) == 0 {
 		return ls, noInterface(nics, filter, c.Family)
 	}
-	use = use[:min(len(use), maxRootAddrs)]
+	use = defaultRouteFirst(use)
 	host := "" // every address of the host, for one port for all of them
 	if len(use) == 1 {
 		host = use[0].addr.String()
@@ -176,8 +177,13 @@ func (r *Root) open(c ListenConfig, filter ifFilter) (ls []net.Listener, err err
 	ls = append(ls, l)
 	port := strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 	for _, n := range use {
+		more := r.id
+		more.addrs = append(slices.Clone(r.id.addrs), net.JoinHostPort(n.addr.String(), port))
+		if len(more.addrs) > maxIDAddrs || len(more.String()) > maxIDText {
+			break
+		}
 		logChoice(r.log, "root", n, filter, c.Family)
-		r.id.addrs = append(r.id.addrs, net.JoinHostPort(n.addr.String(), port))
+		r.id = more
 	}
 	return ls, nil
 }

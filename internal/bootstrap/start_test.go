@@ -439,6 +439,7 @@ func TestStrangersChangeNothing(t *testing.T) {
 // Connections that say nothing are dropped after their own deadline, and before
 // it when there are too many of them.
 func TestSilentStrangersAreDropped(t *testing.T) {
+	t.Parallel() // it mostly waits
 	root := startRoot(t, ListenConfig{Network: NetworkTCP})
 	addr := root.ID().addrs[0]
 	first, err := net.Dial("tcp", addr)

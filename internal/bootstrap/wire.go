@@ -69,7 +69,7 @@ type member struct {
 }
 
 const (
-	maxMemberAddrs = 4
+	maxMemberAddrs = 8
 	maxMemberBytes = 2048
 	// MaxDescription is the longest description that Join takes, in bytes.
 	MaxDescription = 64 << 10
@@ -120,7 +120,10 @@ func (m *member) addr() string {
 	if len(m.addrs) == 0 {
 		return ""
 	}
-	a := m.addrs[len(m.addrs)-1] // host:port comes after the socket's name
+	a := m.addrs[0]
+	if a[0] == '@' && len(m.addrs) > 1 {
+		a = m.addrs[1] // host:port, which says more
+	}
 	if a[0] == '@' {
 		return "unix:" + a
 	}

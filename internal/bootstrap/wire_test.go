@@ -129,12 +129,13 @@ func TestAddressChoice(t *testing.T) {
 		list, family string
 		routed       string
 		loopbackJob  bool
-		want         string // "" is an error
+		want         string // "" is an error; rootHere has more than one
 	}{
 		{"the one that routes to the root", nics, "", "", "10.1.0.5", false, "10.1.0.5"},
 		{"mapped addresses are IPv4", nics, "", "", "::ffff:10.1.0.5", false, "10.1.0.5"},
 		{"no route known", nics, "", "", "", false, "10.0.0.5"},
-		{"the root is here, by a name that means loopback", nics, "", "", "127.0.0.1", false, "10.0.0.5"},
+		{"the root is here, by a name that means loopback", nics, "", "", "127.0.0.1", false, "10.0.0.5 10.1.0.5 2001:db8::5 172.17.0.1 192.168.122.1"},
+		{"the root is here, and a list", nics, "eth", FamilyIPv4, "10.1.0.5", false, "10.0.0.5 10.1.0.5"},
 		{"all of the job is on loopback", nics, "", "", "127.0.0.1", true, "127.0.0.1"},
 		{"loopback job reached over a unix socket", nics, "", "", "", true, "127.0.0.1"},
 		{"only loopback", loopback, "", "", "127.0.0.1", false, "127.0.0.1"},
@@ -157,16 +158,31 @@ func TestAddressChoice(t *testing.T) {
 			if tc.routed != "" {
 				routed = netip.MustParseAddr(tc.routed)
 			}
-			got, err := chooseAddr(tc.nics, f, tc.family, routed, tc.loopbackJob)
+			got, err := chooseAddrs(tc.nics, f, tc.family, routed, strings.Contains(tc.want, " "), tc.loopbackJob)
 			if tc.want == "" {
 				require.ErrorIs(t, err, ErrConfig)
 				require.ErrorContains(t, err, "eth1 10.1.0.5", "it says what there is")
 				return
 			}
 			require.NoError(t, err)
-			require.Equal(t, tc.want, got.addr.String())
+			var text []string
+			for _, n := range got {
+				text = append(text, n.addr.String())
+			}
+			require.Equal(t, tc.want, strings.Join(text, " "))
 		})
 	}
+}
+
+func TestOnlyProvenAddressesCount(t *testing.T) {
+	all := []string{"@socket", "10.0.0.1:5", "10.0.0.2:5", "[2001:db8::1]:5"}
+	tcp := func(ip string) net.Addr { return &net.TCPAddr{IP: net.ParseIP(ip), Port: 999} }
+	require.Equal(t, all, proven(all, nil))
+	require.Equal(t, []string{"@socket"}, proven(all, &net.UnixAddr{}))
+	require.Equal(t, []string{"10.0.0.2:5"}, proven(all, tcp("10.0.0.2")))
+	require.Equal(t, []string{"[2001:db8::1]:5"}, proven(all, tcp("2001:db8::1")))
+	require.Equal(t, all, proven(all, tcp("10.9.9.9")), "translated on the way")
+	require.Equal(t, all[1:], proven(all[1:], &net.UnixAddr{}))
 }
 
 func TestRanksText(t *testing.T) {
