@@ -194,7 +194,7 @@ func (s *state) prepareVectors(c *Call, call exec.Call) (exec.Call, error) {
 	if err := disjoint(spec, c.RecvCounts, c.RecvOffsets); err != nil {
 		return call, err
 	}
-	call.Send, call.Recv = c.Send, c.Recv
+	call.Send, call.Recv = c.Send[:len(c.Send):len(c.Send)], c.Recv[:len(c.Recv):len(c.Recv)]
 	call.Vectors = &plan.Vectors{
 		SendCounts: c.SendCounts, SendOffsets: c.SendOffsets,
 		RecvCounts: c.RecvCounts, RecvOffsets: c.RecvOffsets,

@@ -33,6 +33,7 @@ type state struct {
 	splits     int            // Splits so far: the same on all ranks
 	barrier    [2]byte        // what a Barrier reduces
 	shrinks    map[string]int // Shrinks so far, by members, where all ranks live here
+	dividing   atomic.Bool    // a Split or Shrink is under way
 	closing    sync.Once
 	closed     atomic.Bool
 
@@ -52,7 +53,7 @@ func InitAll(n int) ([]*Comm, error) { return InitAllConfig(n, Config{}) }
 
 // InitAllConfig is InitAll with a Config.
 func InitAllConfig(n int, c Config) ([]*Comm, error) {
-	if n < 1 {
+	if n < 1 || n > mostRanks {
 		return nil, &fault.Argument{Call: "InitAll", Reason: fmt.Sprintf("%d ranks", n), Err: ErrInvalid}
 	}
 	c, err := c.resolve()
@@ -120,10 +121,15 @@ func runBody(c *Comm, body func(*Comm) error) (err error) {
 func (c *Comm) valid() bool { return c != nil && c.state != nil }
 
 // Rank is this rank's number, in [0, Size()).
-func (c *Comm) Rank() int { return c.rank }
+func (c *Comm) Rank() int {
+	if !c.valid() {
+		return -1
+	}
+	return c.rank
+}
 
 // Size is the number of ranks.
-func (c *Comm) Size() int { return c.size }
+func (c *Comm) Size() int { return c.ranks() }
 
 // Do executes a call and waits for it: on return, Recv holds the result and Send
 // may be changed. Other ranks may still be working.
@@ -207,7 +213,12 @@ type Stats struct {
 }
 
 // Stats returns this rank's counters.
-func (c *Comm) Stats() Stats { return Stats{Block: c.engine.Counters()} }
+func (c *Comm) Stats() Stats {
+	if !c.valid() {
+		return Stats{}
+	}
+	return Stats{Block: c.engine.Counters()}
+}
 
 // Err returns what has ended the communicator, nil while it is usable.
 //

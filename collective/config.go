@@ -135,6 +135,7 @@ const (
 	defaultMaxChannels   = 2        // a double binary tree needs two
 	mostChannels         = 64       // MAXCHANNELS
 	slots                = 8        // NCCL_STEPS
+	mostRanks            = 1 << 20  // of a process
 	defaultJoinTimeout   = 60 * time.Second
 )
 

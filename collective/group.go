@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
+	"github.com/gollective/gollective/collective/plan"
 	"github.com/gollective/gollective/internal/exec"
 	"github.com/gollective/gollective/internal/fault"
 )
@@ -40,7 +42,7 @@ func NewGroup() *Group { return new(Group) }
 // On returns a view of c that records calls in g. The context of a recorded call
 // does not matter; that of Run or Start does.
 func (g *Group) On(c *Comm) *Comm {
-	if !c.valid() {
+	if g == nil || !c.valid() {
 		return nil // which every call refuses
 	}
 	return &Comm{state: c.state, group: g}
@@ -53,6 +55,14 @@ func (g *Group) Add(c *Comm, call Call) error {
 }
 
 func (g *Group) add(s *state, call exec.Call) error {
+	if v := call.Vectors; v != nil {
+		// They are used when the group is launched; what was checked must not
+		// have changed by then.
+		call.Vectors = &plan.Vectors{
+			SendCounts: slices.Clone(v.SendCounts), SendOffsets: slices.Clone(v.SendOffsets),
+			RecvCounts: slices.Clone(v.RecvCounts), RecvOffsets: slices.Clone(v.RecvOffsets),
+		}
+	}
 	for i := range g.calls {
 		if g.calls[i].state == s {
 			g.calls[i].calls = append(g.calls[i].calls, call)
@@ -80,6 +90,9 @@ func (g *Group) Run(ctx context.Context) error {
 func (g *Group) Start(ctx context.Context) (*Handle, error) {
 	if ctx == nil {
 		return nil, &fault.Argument{Call: "Group", Reason: "the context is nil", Err: ErrInvalid}
+	}
+	if g == nil {
+		return nil, &fault.Argument{Call: "Group", Reason: "the group is nil", Err: ErrInvalid}
 	}
 	recorded := g.calls
 	g.calls = nil
@@ -144,10 +157,18 @@ func (h *Handle) finish(refused error) {
 }
 
 // Done is closed when the launch has ended.
-func (h *Handle) Done() <-chan struct{} { return h.done }
+func (h *Handle) Done() <-chan struct{} {
+	if h == nil {
+		return nil
+	}
+	return h.done
+}
 
 // Err is the launch's error; it is only meaningful when Done is closed.
 func (h *Handle) Err() error {
+	if h == nil {
+		return nil
+	}
 	for _, t := range h.tickets {
 		if err := t.Err(); err != nil {
 			return err
@@ -159,6 +180,9 @@ func (h *Handle) Err() error {
 // Wait returns the launch's error when it has ended, or ctx's error when ctx ends
 // first; the launch then goes on. Buffers must not be touched before the end.
 func (h *Handle) Wait(ctx context.Context) error {
+	if h == nil || h.done == nil {
+		return &fault.Argument{Call: "Wait", Reason: "the handle is nil: the call that should have made it failed", Err: ErrInvalid}
+	}
 	if ctx == nil {
 		return &fault.Argument{Call: "Wait", Reason: "the context is nil", Err: ErrInvalid}
 	}

@@ -62,10 +62,20 @@ func NewUniqueID(c Config) (*UniqueID, error) {
 
 // String is the text for Place.ID or GOLLECTIVE_COMM_ID. Whoever has it can join:
 // it holds the job's secret.
-func (u *UniqueID) String() string { return u.root.ID().String() }
+func (u *UniqueID) String() string {
+	if u == nil || u.root == nil {
+		return ""
+	}
+	return u.root.ID().String()
+}
 
 // Close ends the service. Those who have joined don't need it any more.
-func (u *UniqueID) Close() error { return u.root.Close() }
+func (u *UniqueID) Close() error {
+	if u == nil || u.root == nil {
+		return nil
+	}
+	return u.root.Close()
+}
 
 // Init joins this process, with one rank, to the communicator of its job, and
 // returns when all processes have joined. Alone, it returns a communicator of
@@ -93,7 +103,7 @@ func InitLocal(ctx context.Context, ranks int, c Config) ([]*Comm, error) {
 	if ctx == nil {
 		return nil, &fault.Argument{Call: "Init", Reason: "the context is nil", Err: ErrInvalid}
 	}
-	if ranks < 1 {
+	if ranks < 1 || ranks > mostRanks {
 		return nil, &fault.Argument{Call: "Init", Reason: fmt.Sprintf("%d ranks", ranks), Err: ErrInvalid}
 	}
 	c, err := c.resolve()
@@ -107,6 +117,9 @@ func InitLocal(ctx context.Context, ranks int, c Config) ([]*Comm, error) {
 	c.Logger.Debug("collective: place found", "world", world.String(), "notes", world.Notes)
 	if world.Size == 1 {
 		world.Rendezvous.Release()
+		if c.Transport == "shm" {
+			return nil, &fault.Argument{Call: "Init", Reason: "ranks of one process are connected inproc, not by shm", Err: ErrUnsupported}
+		}
 		return initAll(ranks, c), nil
 	}
 	if c.Transport == "inproc" {

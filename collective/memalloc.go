@@ -18,7 +18,11 @@ import (
 //
 // NCCL: ncclMemAlloc and ncclCommRegister.
 func (c *Comm) MemAlloc(bytes int) ([]byte, error) {
-	if bytes <= 0 {
+	if !c.valid() {
+		return nil, &fault.Argument{Call: "MemAlloc", Reason: "the communicator is nil", Err: ErrInvalid}
+	}
+	const most = 1 << 40 // more than any machine that Go runs on can give at once
+	if bytes <= 0 || bytes > most {
 		return nil, &fault.Argument{Call: "MemAlloc", Reason: fmt.Sprintf("%d bytes", bytes), Err: ErrInvalid}
 	}
 	if c.closed.Load() {
@@ -46,6 +50,9 @@ func (c *Comm) MemAlloc(bytes int) ([]byte, error) {
 // MemFree gives back what MemAlloc returned. No call that uses it may be under
 // way.
 func (c *Comm) MemFree(b []byte) error {
+	if !c.valid() {
+		return &fault.Argument{Call: "MemFree", Reason: "the communicator is nil", Err: ErrInvalid}
+	}
 	p := c.world.process
 	if p == nil || len(b) == 0 {
 		return nil

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/gollective/gollective/internal/fault"
+	"github.com/gollective/gollective/internal/ledger"
 )
 
 // NoColor as a color means: this rank joins none of the new communicators.
@@ -36,6 +37,21 @@ type forming struct {
 	world   *world
 	err     error
 	missing int
+	members []int        // ranks of the parent
+	joined  map[int]bool // of members
+}
+
+// closeAbsent makes known in f's communicator which members have closed the parent
+// without joining, and so never will. The parent's mutex is held.
+func (f *forming) closeAbsent(parent *ledger.Ledger) {
+	if f.world == nil {
+		return
+	}
+	for i, rank := range f.members {
+		if !f.joined[rank] && parent.Closed(rank) {
+			f.world.ledger.Close(i)
+		}
+	}
 }
 
 // Split makes new communicators: the ranks that pass the same color form one, in
@@ -57,6 +73,10 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 	if c.group != nil {
 		return nil, &fault.Argument{Call: "Split", Reason: "not possible in a group", Err: ErrInvalid}
 	}
+	if !c.dividing.CompareAndSwap(false, true) {
+		return nil, ErrConcurrentUse
+	}
+	defer c.dividing.Store(false)
 	mine := []int64{int64(color), int64(key)}
 	all := make([]int64, 2*c.size)
 	if err := AllGather(ctx, c, mine, all); err != nil {
@@ -143,6 +163,13 @@ func (c *Comm) Shrink(ctx context.Context, exclude []int) (*Comm, error) {
 			return nil, wrong("rank %d excludes itself", rank)
 		}
 	}
+	if !c.dividing.CompareAndSwap(false, true) {
+		return nil, ErrConcurrentUse
+	}
+	defer c.dividing.Store(false)
+	if c.closed.Load() {
+		return nil, ErrClosed
+	}
 	id := childKey{shrunk: fmt.Sprint(members)}
 	if p := c.world.process; p != nil {
 		id.shrunk = p.identity(members)
@@ -166,7 +193,7 @@ func (c *Comm) countShrink(members string) int {
 
 // child returns this rank's handle of the communicator of the given ranks of c.
 func (c *Comm) child(ctx context.Context, id childKey, members []int) (*Comm, error) {
-	child, err := c.world.join(ctx, id, members)
+	child, err := c.world.join(ctx, id, members, c.rank)
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +202,7 @@ func (c *Comm) child(ctx context.Context, id childKey, members []int) (*Comm, er
 
 // join returns the world of a new communicator: the first member of this process
 // makes it, the last one forgets the name.
-func (w *world) join(ctx context.Context, id childKey, members []int) (*world, error) {
+func (w *world) join(ctx context.Context, id childKey, members []int, rank int) (*world, error) {
 	w.mu.Lock()
 	if w.forming == nil {
 		w.mu.Unlock()
@@ -187,15 +214,22 @@ func (w *world) join(ctx context.Context, id childKey, members []int) (*world, e
 		if w.process != nil {
 			here = w.process.membersHere(members)
 		}
-		f = &forming{made: make(chan struct{}), missing: here}
+		f = &forming{made: make(chan struct{}), missing: here, members: members, joined: make(map[int]bool)}
 		w.forming[id] = f
 	}
+	f.joined[rank] = true
 	if f.missing--; f.missing == 0 {
 		delete(w.forming, id)
 	}
 	w.mu.Unlock()
 	if !ok {
-		f.world, f.err = w.makeChild(ctx, id, members)
+		child, err := w.makeChild(ctx, id, members)
+		w.mu.Lock()
+		f.world, f.err = child, err
+		if w.process == nil {
+			f.closeAbsent(w.ledger)
+		}
+		w.mu.Unlock()
 		close(f.made)
 	}
 	<-f.made

@@ -84,6 +84,11 @@ func (w *world) leave(ranks int) {
 	w.open -= ranks
 	last := w.open == 0
 	absent := w.forming
+	if w.process == nil {
+		for _, f := range absent {
+			f.closeAbsent(w.ledger)
+		}
+	}
 	if last {
 		w.forming = nil
 	}

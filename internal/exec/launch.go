@@ -109,6 +109,9 @@ func (e *Engine) Run(ctx context.Context, call *Call) error {
 func (e *Engine) Prepare(ctx context.Context, calls []Call) ([]Work, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.closed { // the memory that a plan would be bound to may be gone
+		return nil, fault.ErrClosed
+	}
 	works := make([]Work, 0, len(calls))
 	var messages []Call
 	for i := range calls {
