@@ -15,7 +15,9 @@ import (
 
 // Comm is one rank's handle of a communicator: a fixed set of ranks that call
 // collectives together. All ranks must make the same calls in the same order;
-// where they don't, all of them get an error.
+// where they don't, all of them get an error. A rank whose part of a call needed
+// nobody (a small Send, a Broadcast at its root, any call of no elements) may have
+// returned by then: it gets the error from Err and from its next call.
 //
 // A Comm belongs to one goroutine at a time. A blocking call made while another
 // goroutine is inside one fails with ErrConcurrentUse and has no effect; Abort,

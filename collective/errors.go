@@ -55,8 +55,9 @@ type (
 	// and Sequence, the number of the collective at which they parted.
 	MismatchError = fault.Mismatch
 	// TimeoutError names the rank whose deadline passed (Rank, Call, Sequence) and
-	// who was waited for: Missing have not entered the call, Silent have and do
-	// not answer, Waiting is the rank waited for otherwise (-1: none).
+	// who was waited for: Missing have not entered the call, Silent, in it or not,
+	// are in processes that do not answer, Waiting is the rank waited for otherwise
+	// (-1: none).
 	TimeoutError = fault.Timeout
 	// AbortError says where the communicator was given up: Rank, Call, Cause.
 	AbortError = fault.Abort
