@@ -479,7 +479,9 @@ func (c *Control) take(l *link, kind frameKind, frame []byte) error {
 		if !ok {
 			return fmt.Errorf("%w: a failure of %d bytes", errProtocol, len(frame))
 		}
-		if !c.joined && c.failure == nil {
+		if c.joined {
+			c.lose(l.peer, err.Error())
+		} else if c.failure == nil {
 			c.failure = err
 			c.notify()
 		}
