@@ -179,7 +179,7 @@ func (c *child) said(word string) []string {
 func TestKilledProcessesAreNamed(t *testing.T) {
 	rng := seed(t)
 	joined, failed := 0, 0
-	for round := range 12 {
+	for round := range 8 {
 		n := 2 + rng.IntN(4)
 		dead := rng.IntN(n)
 		root := startRoot(t, ListenConfig{Network: networks[rng.IntN(2)], Timeout: 2 * time.Second})

@@ -52,7 +52,7 @@ func TestEverySurvivorNamesTheDead(t *testing.T) {
 // every survivor hears of each once, and of nobody else.
 func TestManyDeathsAtOnce(t *testing.T) {
 	rng := seed(t)
-	for round := range 20 {
+	for round := range 12 {
 		n := 2 + rng.IntN(29)
 		var dead, leave, stay []int
 		chance := rng.Float64()
