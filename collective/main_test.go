@@ -22,7 +22,8 @@ import (
 //	GOLLECTIVE_TEST_PROPERTY=2m  how long random programs run (default 15s)
 //	GOLLECTIVE_TEST_FAULTS=2m    how long random programs with a fault run (default 5s)
 //	GOLLECTIVE_TEST_SEED=N       the seed of both, as a failure prints it
-//	GOLLECTIVE_TEST_FULL=1       every mismatch under every configuration, and
+//	GOLLECTIVE_TEST_FULL=1       every mismatch under every configuration, every
+//	                             pair of settings under the race detector, and
 //	                             every death of a process
 //	GOLLECTIVE_TEST_CHAOS=200    rounds of random deaths of processes (default 5)
 //	GOLLECTIVE_TEST_STARTS=200   starts of a job on one port (default 10), and a
