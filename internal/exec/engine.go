@@ -15,7 +15,6 @@ package exec
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -232,15 +231,11 @@ type worker struct {
 }
 
 func (e *Engine) newWorker() *worker {
-	cores := e.config.Cores
-	if cores == 0 {
-		cores = runtime.GOMAXPROCS(0)
-	}
-	parker := spin.NewParker
+	options := spin.Options{Policy: e.config.Policy, Waiters: e.config.Waiters, Cores: e.config.Cores}
 	if e.config.Parker != nil {
-		parker = e.config.Parker
+		options.Parker = e.config.Parker()
 	}
-	w := &worker{engine: e, waiter: spin.NewWaiterAt(e.config.Policy, e.config.Waiters, cores, parker())}
+	w := &worker{engine: e, waiter: spin.New(options)}
 	w.any.worker = w
 	e.ledger.Register(w.waiter.Parker())
 	e.blocksMu.Lock()

@@ -8,14 +8,28 @@ import (
 // Parker is where one goroutine sleeps. It may be woken by several bells and by
 // a failure; a wake-up that comes early is kept.
 //
-// There are two kinds: those of NewParker can be woken within the process only,
-// those of NewBedParker from every process that maps the bed.
+// There are three kinds: those of NewParker can be woken within the process only,
+// those of NewBedParker from every process that maps the bed, those of NewParkerOn
+// within the process and by whatever else their Sleeper listens to.
 type Parker struct {
 	wake  chan struct{} // with one place, for the wake-up that is kept
 	timer *time.Timer
 
 	bed    *Bed // instead of wake
 	number uint32
+
+	sleeper Sleeper // instead of wake
+}
+
+// Sleeper is a way to sleep that hears of more than bells: of sockets, say.
+type Sleeper interface {
+	// Wake ends the Sleep in progress, or else the next one at once. Any
+	// goroutine may call it, and often when nobody sleeps.
+	Wake()
+	// Sleep returns true when it was woken, by Wake or by what else it listens
+	// to, false when atMost has passed or done is closed. It may miss done. One
+	// goroutine at a time sleeps.
+	Sleep(done <-chan struct{}, atMost time.Duration) bool
 }
 
 // NewParker returns a Parker with no wake-up pending.
@@ -27,10 +41,18 @@ func NewBedParker(beds []Bed, number uint32) *Parker {
 	return &Parker{bed: &beds[number-1], number: number}
 }
 
+// NewParkerOn returns a Parker that sleeps as s does. Bells between processes
+// can't wake it.
+func NewParkerOn(s Sleeper) *Parker { return &Parker{sleeper: s} }
+
 // Wake ends the owner's sleep, or makes its next sleep end at once.
 func (p *Parker) Wake() {
 	if p.bed != nil {
 		p.bed.wake()
+		return
+	}
+	if p.sleeper != nil {
+		p.sleeper.Wake()
 		return
 	}
 	select {
@@ -53,6 +75,9 @@ func (p *Parker) Token() uint32 {
 func (p *Parker) Sleep(token uint32, done <-chan struct{}, atMost time.Duration) bool {
 	if p.bed != nil {
 		return p.bed.sleep(token, atMost)
+	}
+	if p.sleeper != nil {
+		return p.sleeper.Sleep(done, atMost)
 	}
 	if p.timer == nil {
 		p.timer = time.NewTimer(atMost)

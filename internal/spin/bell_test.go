@@ -16,7 +16,7 @@ import (
 // parkers returns one of each kind that this system has.
 func parkers(t *testing.T) map[string]*Parker {
 	t.Helper()
-	kinds := map[string]*Parker{"within a process": NewParker()}
+	kinds := map[string]*Parker{"within a process": NewParker(), "on a sleeper": NewParkerOn(newCouch())}
 	if runtime.GOOS == "linux" {
 		kinds["between processes"] = NewBedParker(beds(t, 3), 2)
 	}
@@ -44,6 +44,7 @@ func bellPairs(t *testing.T) map[string]pairOfBells {
 	t.Helper()
 	kinds := map[string]pairOfBells{
 		"within a process": {new([2]Bell), [2]*Parker{NewParker(), NewParker()}},
+		"on a sleeper":     {new([2]Bell), [2]*Parker{NewParkerOn(newCouch()), NewParkerOn(newCouch())}},
 	}
 	if runtime.GOOS == "linux" {
 		shared := pairOfBells{bells: new([2]Bell)}

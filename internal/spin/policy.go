@@ -11,7 +11,10 @@
 // exists to show.
 package spin
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // Policy says how a waiter uses the processor.
 type Policy uint8
@@ -70,29 +73,65 @@ const (
 	sharedYields = 50
 )
 
+// The same for polls that are system calls, of 0.3 to 1 µs each: fewer of them,
+// for about as long.
+const (
+	heavySpinTurns     = 200 // a failure is seen within 200 µs
+	heavyAdaptiveTurns = 4   // 2 µs
+	heavyYields        = 20  // 50 µs, with the polls between them
+	heavySharedYields  = 30  // 50 µs
+)
+
+// Sleeps end by themselves after these times, in which a parked waiter looks
+// around (Watch.Inspect): a peer that is in another call wakes nobody. They
+// double from the first to the longest.
+const (
+	firstSleep   = 2 * time.Millisecond
+	longestSleep = 16 * time.Millisecond
+	// longestRest is the same where nothing is under way: at one look a
+	// second, resting costs nothing that could be measured.
+	longestRest = time.Second
+)
+
 // limits is a policy made concrete for a number of waiters.
 type limits struct {
 	turns  int // polls between two slow turns
 	yields int // slow turns before the first park; -1 = never park
+	// looks means that the clock is read in every slow turn: it costs nothing
+	// beside the polls.
+	looks   bool
+	longest time.Duration // sleep
 }
 
-// limitsFor decides how long waiters of policy p may poll and yield when
-// waiters of them share cores processors, as goroutines of this process or, if
-// shared, of several.
-func limitsFor(p Policy, waiters, cores int, shared bool) limits {
+// resting are the limits of Rest, whatever the policy.
+var resting = limits{turns: 1, yields: 0, longest: longestRest}
+
+// limitsFor decides how long waiters of policy p may poll and yield when waiters
+// of them share cores processors: as goroutines of this process or, if shared, of
+// several. Polls are loads or, if heavy, system calls.
+func limitsFor(p Policy, waiters, cores int, shared, heavy bool) limits {
+	l := limits{longest: longestSleep}
 	crowded := waiters > cores
 	switch {
 	case p == Spin:
-		return limits{spinTurns, -1}
+		l.turns, l.yields, l.looks = spinTurns, -1, true
+		if heavy {
+			l.turns = heavySpinTurns
+		}
 	case p == Yield:
-		return limits{1, -1}
+		l.turns, l.yields = 1, -1
 	case p == Block:
-		return limits{1, 0}
+		l.turns, l.yields = 1, 0
+	case crowded && shared && heavy:
+		l.turns, l.yields = 1, heavySharedYields
 	case crowded && shared:
-		return limits{1, sharedYields}
+		l.turns, l.yields = 1, sharedYields
 	case crowded:
-		return limits{1, crowdedYields}
+		l.turns, l.yields = 1, crowdedYields
+	case heavy:
+		l.turns, l.yields = heavyAdaptiveTurns, heavyYields
 	default:
-		return limits{adaptiveTurns, adaptiveYields}
+		l.turns, l.yields = adaptiveTurns, adaptiveYields
 	}
+	return l
 }

@@ -22,12 +22,36 @@ func TestPolicyNamesAreReadBack(t *testing.T) {
 
 func TestAdaptiveDoesNotSpinWhenWaitersOutnumberProcessors(t *testing.T) {
 	procs := runtime.GOMAXPROCS(0)
-	require.Equal(t, limits{adaptiveTurns, adaptiveYields}, limitsFor(Adaptive, procs, procs, false))
-	require.Equal(t, limits{1, crowdedYields}, limitsFor(Adaptive, procs+1, procs, false))
-	require.Equal(t, limits{1, sharedYields}, limitsFor(Adaptive, procs+1, procs, true))
-	for _, waiters := range []int{1, procs, 1000} {
-		require.Equal(t, limits{spinTurns, -1}, limitsFor(Spin, waiters, procs, false))
-		require.Equal(t, limits{1, -1}, limitsFor(Yield, waiters, procs, false))
-		require.Equal(t, limits{1, 0}, limitsFor(Block, waiters, procs, false))
+	for _, tc := range []struct {
+		waiters       int
+		shared, heavy bool
+		turns, yields int
+	}{
+		{procs, false, false, adaptiveTurns, adaptiveYields},
+		{procs, true, false, adaptiveTurns, adaptiveYields},
+		{procs, false, true, heavyAdaptiveTurns, heavyYields},
+		{procs + 1, false, false, 1, crowdedYields},
+		{procs + 1, true, false, 1, sharedYields},
+		{procs + 1, false, true, 1, crowdedYields},
+		{procs + 1, true, true, 1, heavySharedYields},
+	} {
+		got := limitsFor(Adaptive, tc.waiters, procs, tc.shared, tc.heavy)
+		require.Equal(t, limits{turns: tc.turns, yields: tc.yields, longest: longestSleep}, got, "%+v", tc)
+	}
+}
+
+func TestOtherPoliciesDoNotDependOnTheCrowd(t *testing.T) {
+	for _, waiters := range []int{1, 1000} {
+		for _, shared := range []bool{false, true} {
+			for _, heavy := range []bool{false, true} {
+				spins := spinTurns
+				if heavy {
+					spins = heavySpinTurns
+				}
+				require.Equal(t, limits{spins, -1, true, longestSleep}, limitsFor(Spin, waiters, 2, shared, heavy))
+				require.Equal(t, limits{1, -1, false, longestSleep}, limitsFor(Yield, waiters, 2, shared, heavy))
+				require.Equal(t, limits{1, 0, false, longestSleep}, limitsFor(Block, waiters, 2, shared, heavy))
+			}
+		}
 	}
 }

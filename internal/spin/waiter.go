@@ -58,6 +58,7 @@ func (c *Counters) Add(d Counters) {
 type Waiter struct {
 	limits limits
 	parker *Parker
+	shared bool // others that wait are processes: a yield is the system's
 
 	// What Bind set for the launch in progress.
 	watch    Watch
@@ -72,26 +73,41 @@ type Waiter struct {
 	}
 }
 
-const (
-	publishTurns = 1 << 12
-	// firstSleep and longestSleep bound the time after which a parked waiter
-	// looks around by itself (Inspect): a peer that is in another call wakes
-	// nobody.
-	firstSleep   = 2 * time.Millisecond
-	longestSleep = 16 * time.Millisecond
-)
+const publishTurns = 1 << 12
+
+// Options say how a Waiter waits.
+type Options struct {
+	Policy Policy
+	// Waiters is how many may wait at the same time, on Cores processors.
+	// Default: 1 on GOMAXPROCS.
+	Waiters, Cores int
+	// Parker is where to sleep; nobody else uses it. Default: NewParker.
+	Parker *Parker
+	// Shared says that some of the waiters are in other processes, of which
+	// Go's scheduler knows nothing. It is implied by a Parker that is a bed.
+	Shared bool
+	// Heavy says that a poll is a system call, not a load.
+	Heavy bool
+}
+
+// New returns a Waiter.
+func New(o Options) *Waiter {
+	if o.Cores == 0 {
+		o.Cores = runtime.GOMAXPROCS(0)
+	}
+	if o.Parker == nil {
+		o.Parker = NewParker()
+	}
+	o.Shared = o.Shared || o.Parker.bed != nil
+	return &Waiter{
+		limits: limitsFor(o.Policy, o.Waiters, o.Cores, o.Shared, o.Heavy),
+		parker: o.Parker, shared: o.Shared,
+	}
+}
 
 // NewWaiter returns a Waiter for a process in which waiters goroutines may wait
 // at the same time.
-func NewWaiter(p Policy, waiters int) *Waiter {
-	return NewWaiterAt(p, waiters, runtime.GOMAXPROCS(0), NewParker())
-}
-
-// NewWaiterAt is NewWaiter for waiters that share cores processors, with a Parker
-// of the caller's, which nobody else uses.
-func NewWaiterAt(p Policy, waiters, cores int, at *Parker) *Waiter {
-	return &Waiter{limits: limitsFor(p, waiters, cores, at.bed != nil), parker: at}
-}
+func NewWaiter(p Policy, waiters int) *Waiter { return New(Options{Policy: p, Waiters: waiters}) }
 
 // Parker is what a failure must wake.
 func (w *Waiter) Parker() *Parker { return w.parker }
@@ -114,22 +130,36 @@ func (w *Waiter) Until(c Condition) error {
 		return nil
 	}
 	w.local.Waits++
-	if w.poll(c) {
+	if w.poll(c, w.limits.turns) {
 		return nil
 	}
-	return w.slow(c)
+	return w.slow(c, w.limits)
 }
 
-// poll looks at c for the policy's number of turns.
-func (w *Waiter) poll(c Condition) bool {
-	for turn := range w.limits.turns {
+// Rest is Until for a condition that nobody is in a hurry for, such as that there
+// is anything to do: it sleeps at once, whatever the policy, and looks around
+// ever more rarely, down to once a second. c's bell, a failure and, unless the
+// Parker is a bed, the context end the sleep at once.
+func (w *Waiter) Rest(c Condition) error {
+	if c.Ready() {
+		w.found(1)
+		return nil
+	}
+	w.local.Waits++
+	w.local.Turns++
+	return w.slow(c, resting)
+}
+
+// poll looks at c up to turns times.
+func (w *Waiter) poll(c Condition, turns int) bool {
+	for turn := range turns {
 		if c.Ready() {
 			w.found(turn + 1)
 			return true
 		}
 		pause()
 	}
-	w.local.Turns += uint64(w.limits.turns)
+	w.local.Turns += uint64(turns)
 	return false
 }
 
@@ -144,7 +174,7 @@ func (w *Waiter) found(turns int) {
 
 // slow gives the processor away between polls and looks at everything that can
 // end a wait.
-func (w *Waiter) slow(c Condition) error {
+func (w *Waiter) slow(c Condition, l limits) error {
 	defer w.publish()
 	sleep := firstSleep
 	var lastLook time.Time
@@ -153,23 +183,22 @@ func (w *Waiter) slow(c Condition) error {
 			return err
 		}
 		// The clock is read only every 64th yield and when a sleep was not
-		// ended by a bell: it costs as much as a yield, and nothing beside the
-		// polls of Spin.
-		look := turn%64 == 0 || w.limits.turns == spinTurns
-		if w.limits.yields >= 0 && turn > w.limits.yields {
+		// ended by a bell: it costs as much as a yield.
+		look := turn%64 == 0 || l.looks
+		if l.yields >= 0 && turn > l.yields {
 			switch w.park(c, sleep) {
 			case foundReady:
 				w.found(1)
 				return nil
 			case rang:
 			case timedOut:
-				sleep = min(2*sleep, longestSleep)
+				sleep = min(2*sleep, l.longest)
 				look = true
 			}
 		} else {
 			w.yield(turn)
 		}
-		if w.poll(c) {
+		if w.poll(c, l.turns) {
 			return nil
 		}
 		if look {
@@ -194,7 +223,7 @@ func (w *Waiter) slow(c Condition) error {
 // there it comes every eighth time only.
 func (w *Waiter) yield(turn int) {
 	w.local.Yields++
-	if w.parker.bed == nil {
+	if !w.shared {
 		runtime.Gosched()
 		return
 	}
