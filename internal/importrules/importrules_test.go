@@ -63,6 +63,8 @@ var rooms = []struct {
 	// How processes find each other.
 	{"internal/launch", room{modules: []string{sys}}},
 	{"internal/bootstrap", room{ours: []string{"internal/fault", "internal/launch"}, modules: []string{sys}}},
+	// Ranks of several hosts: proxies carry FIFOs over sockets.
+	{"transport/tcp", room{ours: []string{"internal/bootstrap", "internal/fault", "internal/spin", "transport"}, modules: []string{sys}}},
 
 	// Processes that are started, watched and ended together.
 	{"internal/herd", room{modules: []string{sys}}},
@@ -121,6 +123,7 @@ var unsafeFiles = []string{
 	"internal/reduce/view.go",            // bytes as elements
 	"internal/spin/bed_linux.go",         // futex
 	"internal/spin/beds.go",              // beds in shared memory
+	"transport/tcp/iovec_linux.go",       // buffers of readv and writev
 	"transport/words.go",                 // slots as 64-bit words
 }
 
