@@ -377,11 +377,11 @@ func (p *process) Name() string { return "inproc+shm" }
 func (p *process) OrderedStores() bool { return p.hub.OrderedStores() && p.fifos.OrderedStores() }
 
 // Connect implements transport.Transport.
-func (p *process) Connect(l transport.Link) (*transport.Conn, error) {
+func (p *process) Connect(l transport.Link, end transport.End) (*transport.Conn, error) {
 	if p.processOf(l.From) == p.processOf(l.To) {
-		return p.hub.Connect(l)
+		return p.hub.Connect(l, end)
 	}
-	return p.fifos.Connect(l)
+	return p.fifos.Connect(l, end)
 }
 
 // waiters is how many goroutines of this host may wait at the same time.

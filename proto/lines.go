@@ -73,7 +73,7 @@ func newLined(format lineFormat, from []*transport.RecvEnd, to []*transport.Send
 
 // Begin implements Primitives. A chunk is one slot: there is nothing to round.
 func (l *lined) Begin(op Operation) {
-	l.op = op
+	l.begin(op)
 	binary.LittleEndian.PutUint64(l.named[:], op.Header)
 }
 
@@ -89,7 +89,7 @@ func (l *lined) RecvReduceCopySend(in, out []byte) error {
 }
 
 // Next implements Primitives.
-func (l *lined) Next() spin.Condition {
+func (l *lined) Next([]byte) spin.Condition {
 	if len(l.to) > 0 {
 		return l.to[0].Credit(1)
 	}
@@ -103,12 +103,13 @@ func (l *lined) step(v verb, in, out []byte) error {
 			return err
 		}
 	}
+	total := max(len(in), len(out))
+	used := l.format.lineBytes() * (1 + (total+l.format.payload()-1)/l.format.payload())
 	if v.has(fromFIFO) {
-		if err := l.admit(); err != nil {
+		if err := l.admit(used); err != nil {
 			return err
 		}
 	}
-	total := max(len(in), len(out))
 	for at := 0; at < total; at += l.batch {
 		end := min(at+l.batch, total)
 		if err := l.pass(v, part(in, at, end), part(out, at, end), at); err != nil {
@@ -117,12 +118,11 @@ func (l *lined) step(v verb, in, out []byte) error {
 	}
 	if v.has(toFIFO) {
 		for _, e := range l.to {
-			used := l.format.lineBytes() * (1 + (total+l.format.payload()-1)/l.format.payload())
 			l.format.clean(e.Slot(1)[used:], e.Step())
 		}
 		l.seal()
 		for _, e := range l.to {
-			e.Advance()
+			e.Advance(l.op.Header, used)
 		}
 	}
 	if v.has(fromFIFO) {
@@ -152,14 +152,18 @@ func (l *lined) open() error {
 	return nil
 }
 
-// admit waits for the header line in every FIFO received from.
-func (l *lined) admit() error {
+// admit waits for the header line in every FIFO received from, and, where a proxy
+// brings the slots, for the used bytes of the whole slot.
+func (l *lined) admit(used int) error {
 	for i, e := range l.from {
 		if err := l.op.Waiter.Until(&l.headers[i]); err != nil {
 			return err
 		}
 		l.format.unpack(l.received[:], e.Slot(1), l.format.flag(e.Step()))
 		if err := l.check(e.Peer(), binary.LittleEndian.Uint64(l.received[:])); err != nil {
+			return err
+		}
+		if _, err := l.landed(e, used); err != nil {
 			return err
 		}
 	}
@@ -232,6 +236,9 @@ type headerLine struct {
 }
 
 func (h *headerLine) Ready() bool {
+	if h.end.Carried() {
+		return h.end.Filled(1).Ready()
+	}
 	return h.format.flagged(h.end.Slot(1), h.format.flag(h.end.Step()))
 }
 func (h *headerLine) Peer() int          { return h.end.Peer() }

@@ -30,6 +30,9 @@ type Primitives interface {
 	// Begin starts an operation; both ends of every FIFO must do so for the
 	// same operations in the same order.
 	Begin(Operation)
+	// End ends it: it waits until the proxies of carried FIFOs need this
+	// operation's buffers no longer. After an error of any verb it is not called.
+	End() error
 
 	Send(in []byte) error
 	SendFromOutput(out []byte) error
@@ -40,9 +43,10 @@ type Primitives interface {
 	RecvReduceCopy(in, out []byte) error
 	RecvReduceCopySend(in, out []byte) error
 
-	// Next is the condition under which the next Send, or Recv, of primitives
-	// with a single peer will not have to wait for that peer to begin.
-	Next() spin.Condition
+	// Next is the condition under which the next Send, or Recv, of chunk by
+	// primitives with a single peer will not have to wait for that peer to
+	// begin.
+	Next(chunk []byte) spin.Condition
 }
 
 // Operation is what the steps of one call have in common.
@@ -62,6 +66,17 @@ type HeaderError struct {
 
 func (e *HeaderError) Error() string {
 	return fmt.Sprintf("proto: rank %d sent a slot of operation %#x, expected %#x", e.Peer, e.Got, e.Want)
+}
+
+// LengthError is a slot of this operation that does not hold as many bytes as it
+// must: what carried it is broken.
+type LengthError struct {
+	Peer      int
+	Want, Got int
+}
+
+func (e *LengthError) Error() string {
+	return fmt.Sprintf("proto: rank %d sent a slot of %d bytes, expected %d", e.Peer, e.Got, e.Want)
 }
 
 // verb says where a primitive reads and writes.
@@ -116,6 +131,46 @@ func newFan(from []*transport.RecvEnd, to []*transport.SendEnd) fan {
 		slots:        make([][]byte, 0, len(from)),
 		destinations: make([][]byte, 0, len(to)+1),
 	}
+}
+
+// begin starts op at all ends.
+func (f *fan) begin(op Operation) {
+	f.op = op
+	for _, e := range f.from {
+		e.Open()
+	}
+	for _, e := range f.to {
+		e.Open()
+	}
+}
+
+// End implements Primitives.
+func (f *fan) End() error {
+	for _, e := range f.to {
+		if e.Carried() {
+			if err := f.op.Waiter.Until(e.Flushed()); err != nil {
+				return err
+			}
+		}
+		e.Close()
+	}
+	for _, e := range f.from {
+		e.Close()
+	}
+	return nil
+}
+
+// landed reports whether what e received is in the memory that was given to
+// FilledInto. A carried FIFO must have brought just size bytes.
+func (f *fan) landed(e *transport.RecvEnd, size int) (bool, error) {
+	if !e.Carried() {
+		return false, nil
+	}
+	user, got := e.Landed()
+	if got != size {
+		return false, &LengthError{Peer: e.Peer(), Want: size, Got: got}
+	}
+	return user, nil
 }
 
 // move stores what v makes of f.slots, in or out in all f.destinations.

@@ -167,7 +167,7 @@ func TestWaitsOfPrimitivesEndWithTheCommunicator(t *testing.T) {
 				in := transport.NewRecvEnd(newConn(t, flavour.slotBytes(64), 0), 1)
 				out := transport.NewSendEnd(newConn(t, flavour.slotBytes(64), 0), 1)
 				for range transport.Slots {
-					out.Advance() // nobody takes them
+					out.Advance(0, 0) // nobody takes them
 				}
 				kernel, err := arithmetics[0].kernel()
 				require.NoError(t, err)
@@ -206,18 +206,18 @@ func TestNextSaysWhetherTheFirstSlotIsThere(t *testing.T) {
 			out.Begin(Operation{Waiter: w})
 			in.Begin(Operation{Waiter: w})
 			for range transport.Slots / c.chunkSteps {
-				require.True(t, out.Next().Ready(), flavour.name)
+				require.True(t, out.Next(nil).Ready(), flavour.name)
 				require.NoError(t, out.Send(nil))
 			}
-			require.False(t, out.Next().Ready(), flavour.name)
+			require.False(t, out.Next(nil).Ready(), flavour.name)
 			for range transport.Slots / c.chunkSteps {
-				require.True(t, in.Next().Ready(), flavour.name)
+				require.True(t, in.Next(nil).Ready(), flavour.name)
 				require.NoError(t, in.Recv(nil))
 			}
-			require.False(t, in.Next().Ready(), flavour.name)
-			require.True(t, out.Next().Ready(), flavour.name)
-			require.Equal(t, 1, out.Next().Peer())
-			require.Equal(t, 0, in.Next().Peer())
+			require.False(t, in.Next(nil).Ready(), flavour.name)
+			require.True(t, out.Next(nil).Ready(), flavour.name)
+			require.Equal(t, 1, out.Next(nil).Peer())
+			require.Equal(t, 0, in.Next(nil).Peer())
 		}
 	}
 }

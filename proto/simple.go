@@ -38,7 +38,7 @@ func NewSimple(from []*transport.RecvEnd, to []*transport.SendEnd, element, payl
 // Begin implements Primitives. Operations with chunks of different sizes share a
 // FIFO, so each begins at a multiple of its own chunk.
 func (s *Simple) Begin(op Operation) {
-	s.op = op
+	s.begin(op)
 	steps := s.slices * s.sliceSteps
 	for _, e := range s.from {
 		e.RoundUp(steps)
@@ -60,11 +60,39 @@ func (s *Simple) RecvReduceCopySend(in, out []byte) error {
 }
 
 // Next implements Primitives.
-func (s *Simple) Next() spin.Condition {
+func (s *Simple) Next(chunk []byte) spin.Condition {
 	if len(s.to) > 0 {
 		return s.to[0].Credit(s.sliceSteps)
 	}
-	return s.from[0].Filled(s.sliceSteps)
+	return s.filled(recv, s.from[0], chunk)
+}
+
+// filled is the condition that the next slice has come. Where a proxy brings it, and
+// nothing is to be combined with it, it is wanted right in the output.
+func (s *Simple) filled(v verb, e *transport.RecvEnd, out []byte) *transport.RecvEnd {
+	if e.Carried() && !v.has(fromInput) && len(out) > 0 {
+		return e.FilledInto(s.sliceSteps, s.op.Header, out)
+	}
+	return e.Filled(s.sliceSteps)
+}
+
+// lendBytes is the size from which a slice is sent from the user's memory, where a
+// proxy can: the operation waits for it at its end, which costs as much as copying
+// so many bytes.
+const lendBytes = 8 << 10
+
+// lent is the user's memory that holds the result of v, if that is to be sent from
+// there. It stays as it is to the end of the operation: what is received into it
+// later was made of what is sent now.
+func (s *Simple) lent(v verb, in, out []byte) []byte {
+	switch {
+	case !v.has(toFIFO) || max(len(in), len(out)) < lendBytes:
+	case v == send && (s.op.Kernel == nil || !s.op.Kernel.HasPre()):
+		return in
+	case v == sendFromOutput, v.has(toOutput):
+		return out
+	}
+	return nil
 }
 
 // step moves one chunk. Every slice of it is waited for and posted, also the
@@ -74,49 +102,84 @@ func (s *Simple) step(v verb, in, out []byte) error {
 	slice := s.sliceBytes(total)
 	for i := range s.slices {
 		begin, end := min(i*slice, total), min((i+1)*slice, total)
-		s.slots, s.destinations = s.slots[:0], s.destinations[:0]
-		if v.has(toOutput) {
-			s.destinations = append(s.destinations, out[begin:end])
-		}
-		if err := s.await(v, end-begin); err != nil {
+		if err := s.slice(v, part(in, begin, end), part(out, begin, end)); err != nil {
 			return err
-		}
-		if begin < end {
-			s.move(v, part(in, begin, end), part(out, begin, end))
-		}
-		if v.has(toFIFO) {
-			for _, e := range s.to {
-				e.Post(s.sliceSteps, s.op.Header)
-			}
-		}
-		if v.has(fromFIFO) {
-			for _, e := range s.from {
-				e.Release(s.sliceSteps)
-			}
 		}
 	}
 	return nil
 }
 
-// await waits for the slots of one slice of n bytes and adds them to s.slots and
-// s.destinations.
-func (s *Simple) await(v verb, n int) error {
-	if v.has(fromFIFO) {
-		for _, e := range s.from {
-			if err := s.op.Waiter.Until(e.Filled(s.sliceSteps)); err != nil {
-				return err
-			}
-			if err := s.check(e.Peer(), e.Header()); err != nil {
-				return err
-			}
-			s.slots = append(s.slots, e.Slot(s.sliceSteps)[:n])
-		}
+// slice moves one slice.
+func (s *Simple) slice(v verb, in, out []byte) error {
+	n := max(len(in), len(out))
+	lent := s.lent(v, in, out)
+	s.slots, s.destinations = s.slots[:0], s.destinations[:0]
+	if v.has(toOutput) {
+		s.destinations = append(s.destinations, out)
+	}
+	if err := s.receive(v, out, n); err != nil {
+		return err
+	}
+	if err := s.await(v, lent != nil, n); err != nil {
+		return err
+	}
+	if n > 0 {
+		s.move(v, in, out)
 	}
 	if v.has(toFIFO) {
 		for _, e := range s.to {
-			if err := s.op.Waiter.Until(e.Credit(s.sliceSteps)); err != nil {
-				return err
+			if lent != nil && e.Carried() {
+				e.PostFrom(s.sliceSteps, s.op.Header, lent)
+			} else {
+				e.Post(s.sliceSteps, s.op.Header, n)
 			}
+		}
+	}
+	if v.has(fromFIFO) {
+		for _, e := range s.from {
+			e.Release(s.sliceSteps)
+		}
+	}
+	return nil
+}
+
+// receive waits for the slots of one slice of n bytes to come, and adds them to
+// s.slots.
+func (s *Simple) receive(v verb, out []byte, n int) error {
+	if !v.has(fromFIFO) {
+		return nil
+	}
+	for _, e := range s.from {
+		if err := s.op.Waiter.Until(s.filled(v, e, out)); err != nil {
+			return err
+		}
+		if err := s.check(e.Peer(), e.Header()); err != nil {
+			return err
+		}
+		inPlace, err := s.landed(e, n)
+		if err != nil {
+			return err
+		}
+		if inPlace { // the output is not to be written any more
+			s.slots, s.destinations = append(s.slots, out), s.destinations[:0]
+			continue
+		}
+		s.slots = append(s.slots, e.Slot(s.sliceSteps)[:n])
+	}
+	return nil
+}
+
+// await waits for the slots that one slice of n bytes is sent through, and adds them
+// to s.destinations, but for those that send it from the user's memory.
+func (s *Simple) await(v verb, lent bool, n int) error {
+	if !v.has(toFIFO) {
+		return nil
+	}
+	for _, e := range s.to {
+		if err := s.op.Waiter.Until(e.Credit(s.sliceSteps)); err != nil {
+			return err
+		}
+		if !lent || !e.Carried() {
 			s.destinations = append(s.destinations, e.Slot(s.sliceSteps)[:n])
 		}
 	}

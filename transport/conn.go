@@ -45,6 +45,8 @@ type Conn struct {
 	filled, freed spin.Bell
 
 	first uint64
+
+	haul *Haul // nil where both ends are in this memory
 }
 
 // NewConn returns a FIFO of slots of slot bytes on the Go heap, whose first step
@@ -100,6 +102,10 @@ type SendEnd struct {
 	step uint64 // the next step to fill
 	head uint64 // what head was when last read; head only grows
 	need uint64 // Ready: head must reach this
+
+	// Of a carried FIFO: the ends of all posts, and of the last one from the
+	// user's memory. step may be ahead of both (RoundUp).
+	posted, lent uint64
 }
 
 // NewSendEnd returns the producer's side of c, whose consumer is rank peer.
@@ -118,7 +124,14 @@ func (e *SendEnd) Step() uint64 { return e.step }
 // and gives the credit back at once.
 //
 // NCCL: loadSendConn and loadRecvConn in src/device/prims_simple.h.
-func (e *SendEnd) RoundUp(steps int) { e.step = roundUp(e.step, steps) }
+func (e *SendEnd) RoundUp(steps int) {
+	if rounded := roundUp(e.step, steps); rounded != e.step {
+		e.step = rounded
+		if e.conn.haul != nil {
+			e.conn.control.tail.Store(rounded) // the proxy gives the credit back
+		}
+	}
+}
 
 // Credit makes Ready mean: the next n steps may be filled.
 func (e *SendEnd) Credit(n int) *SendEnd {
@@ -134,32 +147,63 @@ func (e *SendEnd) Ready() bool {
 	if int64(e.head-e.need) >= 0 {
 		return true
 	}
+	if h := e.conn.haul; h != nil && h.Drive != nil {
+		h.Drive()
+	}
 	e.head = e.conn.control.head.Load() // acquire: the consumer is done with the slots
 	return int64(e.head-e.need) >= 0
 }
 
 // Arm implements spin.Condition.
-func (e *SendEnd) Arm(p *spin.Parker) { e.conn.freed.Arm(p) }
+func (e *SendEnd) Arm(p *spin.Parker) {
+	e.conn.freed.Arm(p)
+	e.conn.sleep(p)
+}
 
 // Disarm implements spin.Condition.
-func (e *SendEnd) Disarm() { e.conn.freed.Disarm() }
+func (e *SendEnd) Disarm() {
+	e.conn.freed.Disarm()
+	e.conn.rise()
+}
+
+// sleep has the network wake p where the one who sleeps drives the proxy.
+func (c *Conn) sleep(p *spin.Parker) {
+	if h := c.haul; h != nil && h.Sleep != nil {
+		h.Sleep(p)
+	}
+}
+
+func (c *Conn) rise() {
+	if h := c.haul; h != nil && h.Rise != nil {
+		h.Rise()
+	}
+}
 
 // Slot is the memory of the next n steps. Only valid with credit for them.
 func (e *SendEnd) Slot(n int) []byte { return e.conn.slots(e.step, n) }
 
-// Post publishes the next n steps, filled by the operation header, to the
-// consumer.
-func (e *SendEnd) Post(n int, header uint64) {
+// Post publishes the next n steps, of which the operation header has filled the
+// first used bytes, to the consumer.
+func (e *SendEnd) Post(n int, header uint64, used int) {
+	if e.conn.haul != nil {
+		e.post(n, header, e.Slot(n)[:used])
+		return
+	}
 	e.conn.control.headers[e.step%Slots] = header
 	e.step += uint64(n)
 	e.conn.control.tail.Store(e.step) // release: publishes the bytes and the header
 	e.conn.filled.Ring()
 }
 
-// Advance counts a step that the consumer finds by the flags in it, and rings
-// for a consumer that sleeps. A sequentially consistent store must lie between the
-// last store to the slot and Advance, or the bell could be looked at too early.
-func (e *SendEnd) Advance() {
+// Advance counts a step that the consumer finds by the flags in its first used
+// bytes, and rings for a consumer that sleeps. A sequentially consistent store must
+// lie between the last store to the slot and Advance, or the bell could be looked at
+// too early. A proxy that takes the step away is told the operation, header.
+func (e *SendEnd) Advance(header uint64, used int) {
+	if e.conn.haul != nil {
+		e.post(1, header, e.Slot(1)[:used])
+		return
+	}
 	e.step++
 	e.conn.filled.Ring()
 }
@@ -206,15 +250,24 @@ func (e *RecvEnd) Ready() bool {
 	if e.tail >= e.need {
 		return true
 	}
+	if h := e.conn.haul; h != nil {
+		e.ask(h)
+	}
 	e.tail = e.conn.control.tail.Load() // acquire: the bytes and the header are visible
 	return e.tail >= e.need
 }
 
 // Arm implements spin.Condition.
-func (e *RecvEnd) Arm(p *spin.Parker) { e.conn.filled.Arm(p) }
+func (e *RecvEnd) Arm(p *spin.Parker) {
+	e.conn.filled.Arm(p)
+	e.conn.sleep(p)
+}
 
 // Disarm implements spin.Condition.
-func (e *RecvEnd) Disarm() { e.conn.filled.Disarm() }
+func (e *RecvEnd) Disarm() {
+	e.conn.filled.Disarm()
+	e.conn.rise()
+}
 
 // Slot is the memory of the next n steps. Only valid when they are filled.
 func (e *RecvEnd) Slot(n int) []byte { return e.conn.slots(e.step, n) }

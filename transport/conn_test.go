@@ -61,7 +61,7 @@ func TestSlotsAreAlignedDisjointAndComplete(t *testing.T) {
 				require.True(t, again)
 				require.Equal(t, i%Slots, at)
 			}
-			s.Post(1, 0)
+			s.Post(1, 0, len(s.Slot(1)))
 		}
 		require.Len(t, c.memory, Slots*slot)
 	}
@@ -86,7 +86,7 @@ func TestCreditIsWhatIsFreeAndFilledIsWhatIsPosted(t *testing.T) {
 			_, s, r := bothEnds(t, Line, first)
 			for range filled {
 				require.True(t, s.Credit(1).Ready())
-				s.Post(1, 0)
+				s.Post(1, 0, len(s.Slot(1)))
 			}
 			for n := 1; n <= Slots; n++ {
 				require.Equal(t, filled+n <= Slots, s.Credit(n).Ready(), "first %d: %d filled, credit for %d", first, filled, n)
@@ -109,7 +109,7 @@ func TestStaleCountersAreReadAgainOnlyWhenTheyDoNotSuffice(t *testing.T) {
 	_, s, r := bothEnds(t, Line, 0)
 	require.True(t, s.Credit(1).Ready())
 	for range Slots {
-		s.Post(1, 0)
+		s.Post(1, 0, len(s.Slot(1)))
 	}
 	require.True(t, r.Filled(1).Ready())
 	require.EqualValues(t, Slots, r.tail, "one look covers all that is posted")
@@ -129,7 +129,7 @@ func TestBytesAndHeadersStayInTheirSlotsOverManyWraps(t *testing.T) {
 			for sent < taken+taken%(Slots+1) || sent == taken {
 				require.True(t, s.Credit(1).Ready())
 				copy(s.Slot(1), fmt.Sprintf("step %d", sent))
-				s.Post(1, uint64(1000+sent))
+				s.Post(1, uint64(1000+sent), len(s.Slot(1)))
 				sent++
 			}
 			want := fmt.Sprintf("step %d", taken)
@@ -151,7 +151,7 @@ func TestSlotsOfOneSliceAreContiguous(t *testing.T) {
 		for i := range memory {
 			memory[i] = byte(s.Step()) + byte(i)
 		}
-		s.Post(2, s.Step())
+		s.Post(2, s.Step(), len(s.Slot(2)))
 		require.True(t, r.Filled(2).Ready())
 		require.Equal(t, r.Step(), r.Header())
 		for i, b := range r.Slot(2) {
@@ -171,7 +171,7 @@ func TestRoundUpSkipsTheSameStepsAtBothEndsAndLosesNoCredit(t *testing.T) {
 				_, s, r := bothEnds(t, Line, first)
 				for range before {
 					require.True(t, s.Credit(1).Ready())
-					s.Post(1, 1)
+					s.Post(1, 1, len(s.Slot(1)))
 					require.True(t, r.Filled(1).Ready())
 					r.Release(1)
 				}
@@ -190,7 +190,7 @@ func TestRoundUpSkipsTheSameStepsAtBothEndsAndLosesNoCredit(t *testing.T) {
 				require.True(t, s.Credit(Slots).Ready(), "all slots are free")
 				for range Slots / 2 {
 					require.True(t, s.Credit(2).Ready())
-					s.Post(2, 2)
+					s.Post(2, 2, len(s.Slot(2)))
 				}
 				require.False(t, s.Credit(1).Ready())
 				for range Slots / 2 {
@@ -209,7 +209,7 @@ func TestRoundUpSkipsTheSameStepsAtBothEndsAndLosesNoCredit(t *testing.T) {
 func TestRoundUpByTheProducerAloneCountsSkippedStepsAsOccupied(t *testing.T) {
 	_, s, r := bothEnds(t, Line, 0)
 	for range 5 {
-		s.Post(1, 1)
+		s.Post(1, 1, len(s.Slot(1)))
 	}
 	s.RoundUp(4) // to 8
 	require.EqualValues(t, 8, s.Step())

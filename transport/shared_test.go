@@ -40,7 +40,7 @@ func TestTwoMappingsAreOneFIFO(t *testing.T) {
 		require.False(t, r.Filled(1).Ready())
 		require.True(t, s.Credit(Slots).Ready())
 		s.Slot(1)[255] = byte(i)
-		s.Post(1, uint64(i))
+		s.Post(1, uint64(i), len(s.Slot(1)))
 		require.True(t, r.Filled(1).Ready())
 		require.EqualValues(t, i, r.Header())
 		require.EqualValues(t, i, r.Slot(1)[255])
@@ -66,7 +66,7 @@ func TestMemoryThatIsNoSuchFIFOIsRefused(t *testing.T) {
 func TestALaterFIFOHasTheOldBytesAndNewSteps(t *testing.T) {
 	c, s, r := bothEnds(t, Line, 0)
 	copy(s.Slot(1), "old")
-	s.Post(1, 5)
+	s.Post(1, 5, len(s.Slot(1)))
 	require.True(t, r.Filled(1).Ready())
 	r.Release(1)
 	later := c.Later(1 << 32)

@@ -83,7 +83,7 @@ func produce(w *spin.Waiter, s *SendEnd, steps int, size func() int, delay *rand
 			binary.LittleEndian.PutUint64(memory[at:], uint64(done)<<16|uint64(at))
 		}
 		dawdle(delay)
-		s.Post(n, uint64(done))
+		s.Post(n, uint64(done), len(s.Slot(n)))
 		done += n
 	}
 	return nil
@@ -122,7 +122,7 @@ func TestNoWakeUpOfAFIFOIsLost(t *testing.T) {
 		c       func() spin.Condition
 		advance func()
 	}
-	ping := side{func() spin.Condition { return s.Credit(Slots) }, func() { s.Post(Slots, 0) }}
+	ping := side{func() spin.Condition { return s.Credit(Slots) }, func() { s.Post(Slots, 0, len(s.Slot(Slots))) }}
 	pong := side{func() spin.Condition { return r.Filled(Slots) }, func() { r.Release(Slots) }}
 	var both sync.WaitGroup
 	lost := make(chan string, 2)

@@ -6,6 +6,8 @@
 // through an interface while data moves.
 package transport
 
+import "fmt"
+
 // Link names one FIFO of a communicator. Both of its ends ask for it with the
 // same Link and get the same memory.
 type Link struct {
@@ -14,6 +16,14 @@ type Link struct {
 	Use      Use
 	Lane     uint8 // one FIFO per protocol; the protocol numbers them
 	Slot     int   // bytes per slot
+}
+
+// Check reports what makes l no link.
+func (l Link) Check() error {
+	if l.Slot <= 0 || l.Slot%Line != 0 {
+		return fmt.Errorf("transport: a slot of %d bytes is not a positive multiple of %d", l.Slot, Line)
+	}
+	return nil
 }
 
 // Use keeps the FIFOs of collectives and of point-to-point messages apart, as
@@ -34,10 +44,18 @@ type Transport interface {
 	// its slots in the order in which the producer made them. LL and LL128
 	// are refused otherwise.
 	OrderedStores() bool
-	// Connect returns the FIFO of link, making it at the first call of
-	// either end.
-	Connect(link Link) (*Conn, error)
+	// Connect returns the FIFO of link to the rank at one of its ends, making
+	// it at the first call of either.
+	Connect(link Link, end End) (*Conn, error)
 }
+
+// End is a side of a Link.
+type End uint8
+
+const (
+	Producer End = iota // rank From
+	Consumer            // rank To
+)
 
 // Carrier is implemented by a Transport whose two ends are not the same memory:
 // what one rank has posted may be under way for any length of time before the
@@ -46,4 +64,11 @@ type Transport interface {
 type Carrier interface {
 	Transport
 	Carries() bool
+	// Broken is why nothing more will move between rank and peer in this
+	// communicator, for the waiting rank to look at now and then; nil while it
+	// may.
+	Broken(rank, peer int) error
+	// Abandon ends what goes on for rank after a failure: no buffer that its
+	// calls lent is looked at any more when it returns.
+	Abandon(rank int)
 }

@@ -51,7 +51,7 @@ type Engine struct {
 	transport  transport.Transport
 	ledger     *ledger.Ledger
 	config     Config
-	carried    bool // transport.Carrier: what peers have posted may be under way
+	carrier    transport.Carrier // nil where what peers have posted is there to be seen
 
 	// running is set while a goroutine is inside Run. mu alone could not tell
 	// that from the moments in which the stream or Start hold it.
@@ -111,8 +111,8 @@ func New(c Config) *Engine {
 		blocks:   make(map[int]*block),
 		halves:   make(map[int]*block),
 	}
-	if carrier, ok := c.Transport.(transport.Carrier); ok {
-		e.carried = carrier.Carries()
+	if carrier, ok := c.Transport.(transport.Carrier); ok && carrier.Carries() {
+		e.carrier = carrier
 	}
 	e.queued.L = &e.mu
 	e.main = e.newWorker()
@@ -227,7 +227,8 @@ type worker struct {
 	publishedAs int         // its channel there
 	publishedIn uint64      // the wait that it is about
 	suspects    suspicion
-	suspectedIn uint64 // the wait that they were seen in
+	suspectedIn uint64    // the wait that they were seen in
+	brokenSince time.Time // when the connection waited for was first seen to have ended
 }
 
 func (e *Engine) newWorker() *worker {

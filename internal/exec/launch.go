@@ -317,6 +317,9 @@ func (e *Engine) execute(l *launch) error {
 	}
 	e.helping = helping
 	e.end(l)
+	if err != nil && e.carrier != nil {
+		e.carrier.Abandon(e.rank) // the buffers are the caller's again
+	}
 	return err
 }
 

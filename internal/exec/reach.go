@@ -33,7 +33,11 @@ func (e *Engine) reach(peer int, link transport.Link) (*transport.Conn, error) {
 	}
 	done := make(chan outcome, 1)
 	go func() {
-		conn, err := e.transport.Connect(link)
+		end := transport.Producer
+		if link.To == e.rank {
+			end = transport.Consumer
+		}
+		conn, err := e.transport.Connect(link, end)
 		done <- outcome{conn, err}
 	}()
 	select {

@@ -67,7 +67,7 @@ func (w *worker) runThread(t *plan.Thread, pipe proto.Primitives, work *Work) er
 			}
 		}
 	}
-	return nil
+	return pipe.End()
 }
 
 // do executes one step.

@@ -32,6 +32,7 @@ type transfer struct {
 	pipe    proto.Primitives
 	after   *transfer // the transfer on the same FIFOs that must end first
 
+	buffer   []byte // the user's, of the call in progress
 	header   uint64
 	opened   bool // the opener has been passed
 	moved    int  // bytes
@@ -126,10 +127,13 @@ func (e *Engine) endMessages(w *Work) {
 // runTransfers moves the messages of one channel until all are through.
 func (w *worker) runTransfers(work *Work, transfers []*transfer) error {
 	w.active = append(w.active[:0], transfers...)
+	for _, t := range transfers {
+		t.open(w, work)
+	}
 	for len(w.active) > 0 {
 		progress := false
 		for _, t := range w.active {
-			moved, err := w.advance(work, t)
+			moved, err := t.advance()
 			if err != nil {
 				return err
 			}
@@ -146,7 +150,37 @@ func (w *worker) runTransfers(work *Work, transfers []*transfer) error {
 		// and then a waiting rank may conclude that it waits for more.
 		w.stopWaiting()
 	}
+	for _, t := range transfers {
+		if err := t.close(); err != nil {
+			return err
+		}
+	}
 	return nil
+}
+
+// open opens the FIFOs of t for the call in progress.
+func (t *transfer) open(w *worker, work *Work) {
+	op := proto.Operation{Waiter: w.waiter, Header: t.header}
+	if t.opener != nil {
+		t.opener.Begin(op)
+	}
+	t.pipe.Begin(op)
+	call := work.call(t.Call)
+	t.buffer = call.Recv
+	if t.Send {
+		t.buffer = call.Send
+	}
+}
+
+// close waits until nobody needs t's buffer any longer.
+func (t *transfer) close() error {
+	t.buffer = nil
+	if t.opener != nil {
+		if err := t.opener.End(); err != nil {
+			return err
+		}
+	}
+	return t.pipe.End()
 }
 
 // retire drops finished transfers, keeping the order.
@@ -172,13 +206,13 @@ const stride = 4
 
 // advance moves a few chunks of t if that needs no waiting, and reports whether
 // it did.
-func (w *worker) advance(work *Work, t *transfer) (bool, error) {
+func (t *transfer) advance() (bool, error) {
 	moved := false
 	for range stride {
 		if t.finished || t.blocked() || !t.next().Ready() {
 			break
 		}
-		if err := w.chunk(work, t); err != nil {
+		if err := t.step(); err != nil {
 			return moved, err
 		}
 		moved = true
@@ -192,34 +226,32 @@ func (t *transfer) blocked() bool { return t.after != nil && !t.after.finished }
 // next is the condition for t's next chunk.
 func (t *transfer) next() spin.Condition {
 	if !t.opened {
-		return t.opener.Next()
+		return t.opener.Next(nil)
 	}
-	return t.pipe.Next()
+	return t.pipe.Next(t.chunk())
 }
 
-// chunk moves the opening slot or the next chunk of t.
-func (w *worker) chunk(work *Work, t *transfer) error {
-	op := proto.Operation{Waiter: w.waiter, Header: t.header}
+// chunk is what is to move next of the user's buffer.
+func (t *transfer) chunk() []byte {
+	begin := t.Offset + t.moved
+	n := min(t.Chunk, t.Bytes-t.moved)
+	if n == 0 {
+		return empty
+	}
+	return t.buffer[begin : begin+n : begin+n]
+}
+
+// step moves the opening slot or the next chunk of t.
+func (t *transfer) step() error {
 	if !t.opened {
-		t.opener.Begin(op)
 		t.opened = true
 		t.finished = t.Bytes == 0
 		return t.pass(t.opener, empty)
 	}
-	t.pipe.Begin(op)
-	call := work.call(t.Call)
-	buffer := call.Recv
-	if t.Send {
-		buffer = call.Send
-	}
-	begin := t.Offset + t.moved
-	n := min(t.Chunk, t.Bytes-t.moved)
-	t.moved += n
+	chunk := t.chunk()
+	t.moved += len(chunk)
 	t.finished = t.moved == t.Bytes
-	if n == 0 {
-		return t.pass(t.pipe, empty)
-	}
-	return t.pass(t.pipe, buffer[begin:begin+n:begin+n])
+	return t.pass(t.pipe, chunk)
 }
 
 func (t *transfer) pass(pipe proto.Primitives, chunk []byte) error {

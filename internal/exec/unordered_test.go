@@ -49,11 +49,13 @@ func newStorm(t *testing.T) *storm {
 	return s
 }
 
-func (shore) Name() string        { return "storm" }
-func (shore) OrderedStores() bool { return false }
-func (shore) Carries() bool       { return true }
+func (shore) Name() string          { return "storm" }
+func (shore) OrderedStores() bool   { return false }
+func (shore) Carries() bool         { return true }
+func (shore) Broken(int, int) error { return nil }
+func (shore) Abandon(int)           {}
 
-func (s shore) Connect(link transport.Link) (*transport.Conn, error) {
+func (s shore) Connect(link transport.Link, _ transport.End) (*transport.Conn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	pair, ok := s.conns[link]
@@ -98,7 +100,7 @@ func (s *storm) carry(link transport.Link, pair *[2]*transport.Conn) {
 		for _, word := range random.Perm(len(src) / 8) {
 			copy(dst[8*word:8*word+8], src[8*word:])
 		}
-		to.Post(1, from.Header())
+		to.Post(1, from.Header(), len(from.Slot(1)))
 		from.Release(1)
 	}
 }

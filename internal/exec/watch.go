@@ -3,6 +3,7 @@ package exec
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/gollective/gollective/collective/plan"
 	"github.com/gollective/gollective/internal/fault"
@@ -27,9 +28,13 @@ func (w *worker) Inspect(c spin.Condition) error {
 			return e.ledger.Fail(err)
 		}
 	}
-	if !e.carried {
+	if e.carrier != nil {
+		if err := w.brokenPeer(c); err != nil {
+			return e.ledger.Fail(err)
+		}
+	} else {
 		// Both believe that what a peer has sent is there to be seen.
-		if err := w.closedPeer(c); err != nil {
+		if err := w.closedPeer(); err != nil {
 			return e.ledger.Fail(err)
 		}
 		if err := w.circle(c); err != nil {
@@ -40,8 +45,30 @@ func (w *worker) Inspect(c spin.Condition) error {
 	return nil
 }
 
+// brokenPeer reports a wait for a peer to which the connection has ended. The
+// peer's own word comes another way, and may come a little later: it says more.
+func (w *worker) brokenPeer(c spin.Condition) error {
+	peer := c.Peer()
+	broken := w.engine.carrier.Broken(w.engine.rank, peer)
+	if broken == nil {
+		w.brokenSince = time.Time{}
+		return nil
+	}
+	switch {
+	case w.engine.ledger.Closed(peer):
+		return &fault.PeerClosed{
+			Sequence: w.work.sequence, Rank: w.engine.rank, Call: w.callText(), PeerRank: peer,
+		}
+	case w.brokenSince.IsZero():
+		w.brokenSince = time.Now()
+	case time.Since(w.brokenSince) > grace:
+		return &fault.PeerLost{Rank: peer, Cause: broken}
+	}
+	return nil
+}
+
 // closedPeer reports a message whose other end will never be served.
-func (w *worker) closedPeer(spin.Condition) error {
+func (w *worker) closedPeer() error {
 	for _, t := range w.active {
 		// Closed is looked at before the FIFO: what the peer sent before it
 		// closed is there to be taken.
@@ -101,6 +128,10 @@ func (e *Engine) tooLate(call *Call, cause error) error {
 func (e *Engine) fail(w *worker, err error) error {
 	if failure := e.ledger.Failure(); failure != nil {
 		return failure
+	}
+	var length *proto.LengthError
+	if errors.As(err, &length) {
+		err = &fault.PeerLost{Rank: length.Peer, Cause: err}
 	}
 	var header *proto.HeaderError
 	if errors.As(err, &header) {

@@ -48,7 +48,7 @@ func (*Hub) Name() string { return "inproc" }
 func (*Hub) OrderedStores() bool { return true }
 
 // Connect implements transport.Transport.
-func (h *Hub) Connect(link transport.Link) (*transport.Conn, error) {
+func (h *Hub) Connect(link transport.Link, _ transport.End) (*transport.Conn, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if c, ok := h.conns[link]; ok {

@@ -71,26 +71,21 @@ func eventually(t testing.TB, ok func() bool) {
 // neighbours are the transports of two processes. Each end of a link asks the
 // one that its rank lives in: even ranks in the first.
 type neighbours struct {
-	mu    sync.Mutex
 	sides [2]*Transport
-	asked map[transport.Link]int
 }
 
 func (n *neighbours) Name() string        { return "shm" }
 func (n *neighbours) OrderedStores() bool { return true }
-func (n *neighbours) Connect(l transport.Link) (*transport.Conn, error) {
-	n.mu.Lock()
+func (n *neighbours) Connect(l transport.Link, end transport.End) (*transport.Conn, error) {
 	rank := l.From
-	if n.asked[l]%2 == 1 {
+	if end == transport.Consumer {
 		rank = l.To
 	}
-	n.asked[l]++
-	n.mu.Unlock()
-	return n.sides[rank%2].Connect(l)
+	return n.sides[rank%2].Connect(l, end)
 }
 
 func open(t *testing.T) *neighbours {
-	n := &neighbours{asked: make(map[transport.Link]int)}
+	n := new(neighbours)
 	depots := [2]*Depot{depot(t, "of the first"), depot(t, "of the second")}
 	beds := make([]spin.Bed, 4)
 	for i, d := range depots {
@@ -510,13 +505,13 @@ func TestASegmentDroppedWhileItIsFetchedIsItselfOrUnknown(t *testing.T) {
 func TestATransportThatHasClosedConnectsNoMore(t *testing.T) {
 	n := open(t)
 	link := transport.Link{From: 0, To: 1, Slot: 4096}
-	_, err := n.sides[1].Connect(link)
+	_, err := n.sides[1].Connect(link, transport.Producer)
 	require.NoError(t, err)
 	require.NotEmpty(t, mappings(t))
 	n.sides[1].Close()
 	n.sides[0].Close()
 	require.Empty(t, mappings(t))
-	_, err = n.sides[1].Connect(link)
+	_, err = n.sides[1].Connect(link, transport.Producer)
 	require.ErrorIs(t, err, net.ErrClosed)
 }
 

@@ -54,7 +54,10 @@ const mostSlot = 1 << 30
 
 // Connect implements transport.Transport. The receiver's process owns the memory,
 // and makes it when either end asks for it first.
-func (t *Transport) Connect(l transport.Link) (*transport.Conn, error) {
+func (t *Transport) Connect(l transport.Link, _ transport.End) (*transport.Conn, error) {
+	if err := l.Check(); err != nil {
+		return nil, fmt.Errorf("rank %d to rank %d, channel %d: %w", l.From, l.To, l.Channel, err)
+	}
 	t.mu.Lock()
 	if t.closed {
 		t.mu.Unlock()

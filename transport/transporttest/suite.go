@@ -49,11 +49,25 @@ var simple = transport.Link{From: 0, To: 1, Channel: 0, Use: transport.Collectiv
 // connect returns the two ends of link, each through a Connect of its own.
 func connect(t *testing.T, tr transport.Transport, link transport.Link) (*transport.SendEnd, *transport.RecvEnd) {
 	t.Helper()
-	in, err := tr.Connect(link)
+	return sendEnd(t, tr, link), recvEnd(t, tr, link)
+}
+
+func sendEnd(t *testing.T, tr transport.Transport, link transport.Link) *transport.SendEnd {
+	t.Helper()
+	c, err := tr.Connect(link, transport.Producer)
 	require.NoError(t, err)
-	out, err := tr.Connect(link)
+	s := transport.NewSendEnd(c, link.To)
+	s.Open()
+	return s
+}
+
+func recvEnd(t *testing.T, tr transport.Transport, link transport.Link) *transport.RecvEnd {
+	t.Helper()
+	c, err := tr.Connect(link, transport.Consumer)
 	require.NoError(t, err)
-	return transport.NewSendEnd(in, link.To), transport.NewRecvEnd(out, link.From)
+	r := transport.NewRecvEnd(c, link.From)
+	r.Open()
+	return r
 }
 
 func named(t *testing.T, tr transport.Transport) {
@@ -64,7 +78,7 @@ func sameLink(t *testing.T, tr transport.Transport) {
 	s, r := connect(t, tr, simple)
 	require.False(t, r.Filled(1).Ready())
 	copy(s.Slot(1), "hello")
-	s.Post(1, 42)
+	s.Post(1, 42, len(s.Slot(1)))
 	await(t, r.Filled(1))
 	require.EqualValues(t, 42, r.Header())
 	require.Equal(t, "hello", string(r.Slot(1)[:5]))
@@ -89,7 +103,7 @@ func differentLinks(t *testing.T, tr transport.Transport) {
 		s, r := connect(t, tr, link)
 		receivers[i] = r
 		binary.LittleEndian.PutUint64(s.Slot(1), uint64(i))
-		s.Post(1, uint64(100+i))
+		s.Post(1, uint64(100+i), len(s.Slot(1)))
 	}
 	for i, r := range receivers {
 		await(t, r.Filled(1))
@@ -118,26 +132,26 @@ func badSlot(t *testing.T, tr transport.Transport) {
 	for i, slot := range []int{-transport.Line, 0, 1, transport.Line + 1} {
 		link := simple
 		link.Channel, link.Slot = 10+i, slot
-		_, err := tr.Connect(link)
-		require.Error(t, err)
+		for _, end := range []transport.End{transport.Producer, transport.Consumer} {
+			_, err := tr.Connect(link, end)
+			require.Error(t, err)
+		}
 	}
 }
 
 // lazily sends all that fits before the consumer has asked for the FIFO, and the
 // other way round.
 func lazily(t *testing.T, tr transport.Transport) {
-	in, err := tr.Connect(simple)
-	require.NoError(t, err)
-	s := transport.NewSendEnd(in, 1)
+	s := sendEnd(t, tr, simple)
 	for i := range transport.Slots {
 		require.True(t, s.Credit(1).Ready())
 		s.Slot(1)[0] = byte(i)
-		s.Post(1, uint64(i))
+		s.Post(1, uint64(i), len(s.Slot(1)))
 	}
-	require.False(t, s.Credit(1).Ready())
-	out, err := tr.Connect(simple)
-	require.NoError(t, err)
-	r := transport.NewRecvEnd(out, 0)
+	if !s.Carried() { // the way between the ends holds some, too
+		require.False(t, s.Credit(1).Ready())
+	}
+	r := recvEnd(t, tr, simple)
 	for i := range transport.Slots {
 		await(t, r.Filled(1))
 		require.EqualValues(t, i, r.Header())
@@ -147,13 +161,13 @@ func lazily(t *testing.T, tr transport.Transport) {
 
 	back := simple
 	back.From, back.To = 1, 0
-	out, err = tr.Connect(back)
-	require.NoError(t, err)
-	r = transport.NewRecvEnd(out, 1)
+	r = recvEnd(t, tr, back)
 	require.False(t, r.Filled(1).Ready())
-	in, err = tr.Connect(back)
-	require.NoError(t, err)
-	transport.NewSendEnd(in, 0).Post(1, 7)
+	s = sendEnd(t, tr, back)
+	s.Post(1, 7, len(s.Slot(1)))
+	if s.Carried() {
+		await(t, s.Flushed())
+	}
 	await(t, r.Filled(1))
 	require.EqualValues(t, 7, r.Header())
 }
@@ -189,7 +203,7 @@ func flags(t *testing.T, tr transport.Transport) {
 				words[i].Store(step * uint64(i+1))
 			}
 			words[last].Store(step + 1)
-			s.Advance()
+			s.Advance(0, len(s.Slot(1)))
 		}
 		return nil
 	})
@@ -216,12 +230,12 @@ func credit(t *testing.T, tr transport.Transport) {
 	s, r := connect(t, tr, simple)
 	for range 5 * transport.Slots {
 		await(t, s.Credit(1))
-		s.Post(1, 0)
+		s.Post(1, 0, len(s.Slot(1)))
 		await(t, r.Filled(1))
 		r.Release(1)
 	}
 	// Skipped steps are given back, too.
-	s.Post(1, 0)
+	s.Post(1, 0, len(s.Slot(1)))
 	await(t, r.Filled(1))
 	r.Release(1)
 	s.RoundUp(4)
@@ -245,7 +259,7 @@ func crowd(t *testing.T, tr transport.Transport) {
 			link := transport.Link{From: from, To: to, Use: transport.PointToPoint, Slot: 256}
 			ends := make(chan *transport.SendEnd, 1)
 			group.Go(func() error {
-				c, err := tr.Connect(link)
+				c, err := tr.Connect(link, transport.Producer)
 				if err != nil {
 					close(ends)
 					return err
@@ -254,7 +268,7 @@ func crowd(t *testing.T, tr transport.Transport) {
 				return nil
 			})
 			group.Go(func() error {
-				c, err := tr.Connect(link)
+				c, err := tr.Connect(link, transport.Consumer)
 				if err != nil {
 					return err
 				}
@@ -276,6 +290,8 @@ func exchange(ctx context.Context, s *transport.SendEnd, r *transport.RecvEnd, s
 	defer cancel()
 	var group ranks
 	group.Go(func() error {
+		s.Open()
+		defer s.Close()
 		w, delay := waiter(ctx), rand.New(rand.NewPCG(seed, 1))
 		for i := range uint64(steps) {
 			if err := w.Until(s.Credit(1)); err != nil {
@@ -286,11 +302,16 @@ func exchange(ctx context.Context, s *transport.SendEnd, r *transport.RecvEnd, s
 				binary.LittleEndian.PutUint64(memory[at:], (i+seed)*uint64(at+1))
 			}
 			dawdle(delay)
-			s.Post(1, i^seed)
+			s.Post(1, i^seed, len(s.Slot(1)))
+		}
+		if s.Carried() {
+			return w.Until(s.Flushed())
 		}
 		return nil
 	})
 	group.Go(func() error {
+		r.Open()
+		defer r.Close()
 		w, delay := waiter(ctx), rand.New(rand.NewPCG(seed, 2))
 		for i := range uint64(steps) {
 			if err := w.Until(r.Filled(1)); err != nil {
@@ -332,7 +353,12 @@ type flagged struct {
 	flag  uint64
 }
 
-func (f *flagged) Ready() bool { return f.words[f.at].Load() == f.flag }
+func (f *flagged) Ready() bool {
+	if f.Carried() && !f.Filled(1).Ready() {
+		return false
+	}
+	return f.words[f.at].Load() == f.flag
+}
 
 // watch ends a wait with its context.
 type watch struct{}
