@@ -95,6 +95,7 @@ var rooms = []struct {
 		modules: []string{cobra, pflag, sys, term},
 	}},
 	{"internal/importrules", room{}},
+	{"internal/netlab", room{modules: []string{sys}}},
 }
 
 // Modules of others.
