@@ -40,8 +40,10 @@ var rooms = []struct {
 	// A schedule is a value: it can't send anything.
 	{"collective/plan", room{ours: []string{"collective/topo", "dtype", "internal/reduce"}}},
 
+	// What threads have used of the processors.
+	{"internal/cpuclock", room{modules: []string{sys}}},
 	// The one place that waits.
-	{"internal/spin", room{modules: []string{sys}}},
+	{"internal/spin", room{ours: []string{"internal/cpuclock"}, modules: []string{sys}}},
 	// What ranks write down about themselves, and in which call they are.
 	{"internal/ledger", room{ours: []string{"collective/plan", "internal/fault", "internal/spin"}}},
 
@@ -49,6 +51,7 @@ var rooms = []struct {
 	{"transport", room{ours: []string{"internal/spin"}}},
 	{"transport/inproc", room{ours: []string{"transport"}}},
 	{"transport/shm", room{ours: []string{"internal/fault", "internal/spin", "transport"}, modules: []string{sys}}},
+	{"internal/hostmem", room{modules: []string{sys}}},
 	{"transport/transporttest", room{ours: []string{"internal/spin", "transport"}, modules: []string{testify}}},
 	{"proto", room{ours: []string{"internal/reduce", "internal/spin", "transport"}, modules: []string{cpuid}}},
 
@@ -120,6 +123,7 @@ var unsafeFiles = []string{
 	"collective/internal/trial/place.go", // misaligned buffers for tests
 	"collective/memory.go",               // slices of T as bytes
 	"collective/number.go",               // size of T
+	"internal/hostmem/aligned.go",        // pages of the heap
 	"internal/ledger/overlay.go",         // pages in shared memory
 	"internal/reduce/view.go",            // bytes as elements
 	"internal/spin/bed_linux.go",         // futex

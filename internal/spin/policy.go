@@ -13,6 +13,7 @@ package spin
 
 import (
 	"fmt"
+	"runtime"
 	"time"
 )
 
@@ -134,4 +135,36 @@ func limitsFor(p Policy, waiters, cores int, shared, heavy bool) limits {
 		l.turns, l.yields = adaptiveTurns, adaptiveYields
 	}
 	return l
+}
+
+// yields is how a processor is given away: by the system's yield, which lets other
+// processes and threads run and knows nothing of goroutines, by Go's, or by both.
+type yields struct {
+	system bool
+	every  int // Go's yield comes every so many turns
+}
+
+// yieldsFor: Go's own yield wakes an idle thread to look for work, which takes a
+// processor from the very rank that is waited for, where that is in another
+// process. And on a locked thread it costs some 30 µs: there it comes only so that
+// other goroutines get a processor before the scheduler's time slice ends, in 10 ms.
+func yieldsFor(o Options) yields {
+	switch {
+	case o.Locked && o.Policy == Spin:
+		return yields{true, 16} // every millisecond or so
+	case o.Locked:
+		return yields{true, 256}
+	case o.Shared:
+		return yields{true, 8}
+	}
+	return yields{false, 1}
+}
+
+func (y yields) give(turn int) {
+	if y.system {
+		yieldProcessor()
+	}
+	if y.every == 1 || turn%y.every == 0 {
+		runtime.Gosched()
+	}
 }

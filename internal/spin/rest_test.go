@@ -142,8 +142,18 @@ func TestASleeperWakesByItself(t *testing.T) {
 }
 
 // Processes are given way to by the system's yield, whatever the Parker is.
-func TestSharedIsImpliedByABed(t *testing.T) {
-	require.False(t, New(Options{}).shared)
-	require.True(t, New(Options{Shared: true}).shared)
-	require.True(t, New(Options{Parker: NewBedParker(beds(t, 1), 1)}).shared)
+func TestWhoseYieldItIs(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		options Options
+		want    yields
+	}{
+		{"goroutines", Options{}, yields{false, 1}},
+		{"processes", Options{Shared: true}, yields{true, 8}},
+		{"processes, by the bed", Options{Parker: NewBedParker(beds(t, 1), 1)}, yields{true, 8}},
+		{"a thread that spins", Options{Locked: true, Policy: Spin}, yields{true, 16}},
+		{"a thread", Options{Locked: true, Policy: Yield, Shared: true}, yields{true, 256}},
+	} {
+		require.Equal(t, tc.want, New(tc.options).yields, tc.name)
+	}
 }

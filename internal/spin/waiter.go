@@ -34,13 +34,32 @@ type Watch interface {
 	Expired(c Condition, cause error) error
 }
 
-// Counters tell what a role's waiting cost. A turn is one poll of a condition.
+// Counters tell what a role's work and waiting cost. A turn is one poll of a
+// condition.
 type Counters struct {
 	Waits  uint64 // conditions that were not true at the first look
 	Turns  uint64 // polls, successful or not
 	Found  uint64 // polls that found the condition true
 	Yields uint64 // times the processor was given away
 	Parks  uint64 // sleeps
+
+	// With accounting only. Of a sum over several goroutines, Wall may exceed
+	// the time that has passed.
+	Wall    time.Duration // from Enter to Leave
+	CPU     time.Duration // processor time within Wall
+	Waiting time.Duration // processor time within waits: polls, yields, preparing for sleep
+
+	Bytes   uint64 // payload moved, as far as the owner counts it (Waiter.Moved)
+	Threads int    // goroutines that these counters are of
+}
+
+// Useful is the share of the processor time that was not spent on waiting, between
+// 0 and 1; 0 where no processor time was counted.
+func (c Counters) Useful() float64 {
+	if c.CPU <= 0 {
+		return 0
+	}
+	return float64(c.CPU-c.Waiting) / float64(c.CPU)
 }
 
 // Add adds d to c.
@@ -50,6 +69,26 @@ func (c *Counters) Add(d Counters) {
 	c.Found += d.Found
 	c.Yields += d.Yields
 	c.Parks += d.Parks
+	c.Wall += d.Wall
+	c.CPU += d.CPU
+	c.Waiting += d.Waiting
+	c.Bytes += d.Bytes
+	c.Threads += d.Threads
+}
+
+// Sub is what was added to c since it was since: by the same goroutines, or with
+// some more.
+func (c Counters) Sub(since Counters) Counters {
+	c.Waits -= since.Waits
+	c.Turns -= since.Turns
+	c.Found -= since.Found
+	c.Yields -= since.Yields
+	c.Parks -= since.Parks
+	c.Wall -= since.Wall
+	c.CPU -= since.CPU
+	c.Waiting -= since.Waiting
+	c.Bytes -= since.Bytes
+	return c
 }
 
 // Waiter waits on behalf of one goroutine at a time. Its counters are kept in
@@ -58,7 +97,7 @@ func (c *Counters) Add(d Counters) {
 type Waiter struct {
 	limits limits
 	parker *Parker
-	shared bool // others that wait are processes: a yield is the system's
+	yields yields
 
 	// What Bind set for the launch in progress.
 	watch    Watch
@@ -67,9 +106,12 @@ type Waiter struct {
 	timeout  time.Duration
 	deadline time.Time // set when the clock is first read
 
+	account account
+
 	local     Counters // owned by the waiting goroutine
-	published struct {
-		waits, turns, found, yields, parks atomic.Uint64 // written by the waiting goroutine
+	published struct { // written by the waiting goroutine
+		waits, turns, found, yields, parks, bytes atomic.Uint64
+		wall, cpu, waiting                        atomic.Int64 // only with accounting
 	}
 }
 
@@ -88,6 +130,11 @@ type Options struct {
 	Shared bool
 	// Heavy says that a poll is a system call, not a load.
 	Heavy bool
+	// Locked says that the waiting goroutine is locked to its thread, where
+	// Go's own yield costs two switches of threads, some 30 µs.
+	Locked bool
+	// Account switches accounting on (SetAccounting).
+	Account bool
 }
 
 // New returns a Waiter.
@@ -99,10 +146,12 @@ func New(o Options) *Waiter {
 		o.Parker = NewParker()
 	}
 	o.Shared = o.Shared || o.Parker.bed != nil
-	return &Waiter{
+	w := &Waiter{
 		limits: limitsFor(o.Policy, o.Waiters, o.Cores, o.Shared, o.Heavy),
-		parker: o.Parker, shared: o.Shared,
+		parker: o.Parker, yields: yieldsFor(o),
 	}
+	w.account = account{clocks: systemClocks{}, on: o.Account, locked: o.Locked}
+	return w
 }
 
 // NewWaiter returns a Waiter for a process in which waiters goroutines may wait
@@ -130,6 +179,9 @@ func (w *Waiter) Until(c Condition) error {
 		return nil
 	}
 	w.local.Waits++
+	if w.account.inside {
+		return w.accounted(c, w.limits)
+	}
 	if w.poll(c, w.limits.turns) {
 		return nil
 	}
@@ -146,7 +198,9 @@ func (w *Waiter) Rest(c Condition) error {
 		return nil
 	}
 	w.local.Waits++
-	w.local.Turns++
+	if w.account.inside {
+		return w.accounted(c, resting)
+	}
 	return w.slow(c, resting)
 }
 
@@ -217,20 +271,16 @@ func (w *Waiter) slow(c Condition, l limits) error {
 	}
 }
 
-// yield gives the processor away. Between processes that is the system's to do,
-// of which Go's scheduler knows nothing. Go's own yield wakes an idle thread to
-// look for work, which takes a processor from the very rank that is waited for:
-// there it comes every eighth time only.
+// yield gives the processor away.
 func (w *Waiter) yield(turn int) {
 	w.local.Yields++
-	if !w.shared {
-		runtime.Gosched()
+	if w.account.inside {
+		w.account.cut(&w.local, true)
+		w.yields.give(turn)
+		w.account.back()
 		return
 	}
-	yieldProcessor()
-	if turn%8 == 0 {
-		runtime.Gosched()
-	}
+	w.yields.give(turn)
 }
 
 // expired reports a finished context or a passed deadline. The first call of a
@@ -273,6 +323,10 @@ func (w *Waiter) park(c Condition, atMost time.Duration) wakening {
 		return rang
 	}
 	w.local.Parks++
+	if w.account.inside {
+		w.account.cut(&w.local, true)
+		defer w.account.rise()
+	}
 	if w.parker.Sleep(token, w.done, atMost) {
 		return rang
 	}
@@ -286,7 +340,16 @@ func (w *Waiter) publish() {
 	w.published.found.Store(w.local.Found)
 	w.published.yields.Store(w.local.Yields)
 	w.published.parks.Store(w.local.Parks)
+	w.published.bytes.Store(w.local.Bytes)
+	if w.account.on {
+		w.published.wall.Store(int64(w.local.Wall))
+		w.published.cpu.Store(int64(w.local.CPU))
+		w.published.waiting.Store(int64(w.local.Waiting))
+	}
 }
+
+// Moved counts bytes of payload that the waiting goroutine has moved.
+func (w *Waiter) Moved(bytes int) { w.local.Bytes += uint64(bytes) }
 
 // Counters returns what was counted so far. Any goroutine may call it.
 func (w *Waiter) Counters() Counters {
@@ -296,6 +359,13 @@ func (w *Waiter) Counters() Counters {
 		Found:  w.published.found.Load(),
 		Yields: w.published.yields.Load(),
 		Parks:  w.published.parks.Load(),
+
+		// In the order in which Useful stays within its bounds.
+		Waiting: time.Duration(w.published.waiting.Load()),
+		CPU:     time.Duration(w.published.cpu.Load()),
+		Wall:    time.Duration(w.published.wall.Load()),
+		Bytes:   w.published.bytes.Load(),
+		Threads: 1,
 	}
 }
 

@@ -273,9 +273,15 @@ func TestCountersAreNotFarBehind(t *testing.T) {
 }
 
 func TestCountersAddUp(t *testing.T) {
-	a := Counters{Waits: 1, Turns: 2, Found: 3, Yields: 4, Parks: 5}
-	a.Add(Counters{Waits: 10, Turns: 20, Found: 30, Yields: 40, Parks: 50})
-	require.Equal(t, Counters{Waits: 11, Turns: 22, Found: 33, Yields: 44, Parks: 55}, a)
+	a := Counters{Waits: 1, Turns: 2, Found: 3, Yields: 4, Parks: 5, Wall: 6, CPU: 7, Waiting: 8, Bytes: 9, Threads: 1}
+	b := Counters{Waits: 10, Turns: 20, Found: 30, Yields: 40, Parks: 50, Wall: 60, CPU: 70, Waiting: 80, Bytes: 90, Threads: 2}
+	sum := a
+	sum.Add(b)
+	require.Equal(t, Counters{Waits: 11, Turns: 22, Found: 33, Yields: 44, Parks: 55, Wall: 66, CPU: 77, Waiting: 88, Bytes: 99, Threads: 3}, sum)
+	rest := sum.Sub(a)
+	require.Equal(t, 3, rest.Threads, "those that are now")
+	rest.Threads = b.Threads
+	require.Equal(t, b, rest)
 }
 
 // Counters are read while the owner waits.
