@@ -40,7 +40,7 @@ func Build(s Spec, w World) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Plan{Spec: s, Choice: c, Rank: w.Rank, Size: w.Size}
+	p := &Plan{Spec: s, Choice: c, Rank: w.Rank, Size: w.Size, Hosts: w.severalHosts()}
 	if w.Size == 1 || s.Count == 0 {
 		return p, nil
 	}
@@ -75,10 +75,8 @@ func (s Spec) validate(w World) error {
 		return fail("unknown element type")
 	case s.Kind.reduces() && !s.Op.Valid():
 		return fail("unknown reduction")
-	case w.Size < 1:
-		return fail("a world of %d ranks", w.Size)
-	case w.Rank < 0 || w.Rank >= w.Size:
-		return fail("rank %d is not in [0,%d)", w.Rank, w.Size)
+	case w.wrong() != "":
+		return fail("%s", w.wrong())
 	case s.Count < 0:
 		return fail("negative count")
 	case s.Kind.rooted() && (s.Root < 0 || s.Root >= w.Size):
@@ -89,6 +87,19 @@ func (s Spec) validate(w World) error {
 		return fail("the buffer of %d ranks has more bytes than an int can count", w.Size)
 	}
 	return nil
+}
+
+// wrong says what no world can have, "" if it is fine.
+func (w World) wrong() string {
+	switch {
+	case w.Size < 1:
+		return fmt.Sprintf("a world of %d ranks", w.Size)
+	case w.Rank < 0 || w.Rank >= w.Size:
+		return fmt.Sprintf("rank %d is not in [0,%d)", w.Rank, w.Size)
+	case w.Hosts != nil && w.Hosts.Size() != w.Size:
+		return fmt.Sprintf("%d ranks, but hosts of %d", w.Size, w.Hosts.Size())
+	}
+	return ""
 }
 
 // maxCount is the largest count whose buffers' sizes in bytes fit an int.
@@ -139,7 +150,15 @@ func (k Kind) perRank() bool {
 
 // layout is how the world's ranks are spread over nodes.
 func (w World) layout() topo.Layout {
-	return topo.Layout{Size: w.Size, RanksPerNode: w.RanksPerNode}
+	return topo.Layout{Size: w.Size, RanksPerNode: w.RanksPerNode, Hosts: w.Hosts}
+}
+
+// severalHosts is Hosts, nil if there is but one.
+func (w World) severalHosts() *topo.Hosts {
+	if w.Hosts.Count() == 1 {
+		return nil
+	}
+	return w.Hosts
 }
 
 // Loops is how often the thread's Steps are executed.

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gollective/gollective/collective/plan"
+	"github.com/gollective/gollective/collective/topo"
 	"github.com/gollective/gollective/dtype"
 	"github.com/gollective/gollective/internal/reduce"
 )
@@ -293,6 +294,9 @@ func TestBuildRejects(t *testing.T) {
 		{"kind", plan.Spec{Kind: 99}, nil, "unknown operation"},
 		{"no ranks", plan.Spec{}, func(w *plan.World) { w.Size = 0 }, "world of 0 ranks"},
 		{"rank", plan.Spec{}, func(w *plan.World) { w.Rank = 4 }, "rank 4 is not in [0,4)"},
+		{"hosts of fewer ranks", plan.Spec{}, func(w *plan.World) { w.Hosts = topo.HostsOf([]int{0, 1, 1}) }, "4 ranks, but hosts of 3"},
+		{"hosts of more ranks", plan.Spec{}, func(w *plan.World) { w.Hosts = topo.HostsOf(dealt(5, 2)) }, "4 ranks, but hosts of 5"},
+		{"hosts of nobody", plan.Spec{}, func(w *plan.World) { w.Hosts = &topo.Hosts{} }, "4 ranks, but hosts of 0"},
 		{"alltoall in place", plan.Spec{Kind: plan.AlltoAll, InPlace: true}, nil, "no in-place form"},
 		{"alltoallv without counts", plan.Spec{Kind: plan.AlltoAllv}, nil, "needs counts"},
 		{"send to self", plan.Spec{Kind: plan.Send, Root: 1, Count: 2}, nil, "sends 1 messages to itself and receives 0"},
@@ -306,6 +310,30 @@ func TestBuildRejects(t *testing.T) {
 			require.ErrorIs(t, err, plan.ErrSpec)
 			require.ErrorContains(t, err, tc.want)
 		})
+	}
+}
+
+// Hosts that are one change nothing, and hosts that are filled in order are laid out
+// like nodes of as many ranks.
+func TestHostsInOrderAreNodes(t *testing.T) {
+	for _, sc := range schedules {
+		for _, size := range []int{4, 7} {
+			for rank := range size {
+				w := world(rank, size)
+				w.Force = plan.Choice{Algorithm: sc.alg, Protocol: plan.Simple}
+				s := plan.Spec{Kind: sc.kind, Type: dtype.Float32, Count: 1000}
+				one := build(t, s, w)
+				w.RanksPerNode = 3
+				nodes := build(t, s, w)
+				w.RanksPerNode, w.Hosts = 0, topo.HostsOf(make([]int, size))
+				require.Equal(t, one, build(t, s, w))
+				w.Hosts = topo.HostsOf([]string{"a", "a", "a", "b", "b", "b", "c"}[:size])
+				hosts := build(t, s, w)
+				require.Equal(t, w.Hosts, hosts.Hosts)
+				hosts.Hosts = nil
+				require.Equal(t, nodes, hosts)
+			}
+		}
 	}
 }
 

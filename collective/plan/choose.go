@@ -15,20 +15,39 @@ var ErrUnordered = errors.New("the protocol needs memory that shows stores in th
 // element.
 var ErrNoRoom = errors.New("a FIFO step does not hold an element")
 
-// hopCost is what one hop of a protocol costs between goroutines of one process.
+// hopCost is what one hop of a protocol costs.
 type hopCost struct {
 	micros    float64 // latency of a hop with a handful of bytes, in us
 	bandwidth float64 // user bytes that one block moves through a FIFO, in GB/s
 }
 
-// The model's constants, the only ones: choose.go measures nothing. Those of the
-// hops are medians of gollective perf with two ranks on two cores (AMD EPYC 9004,
-// pure Go line formats), by forced protocol.
+// medium is what a hop goes through.
+type medium uint8
+
+const (
+	memory medium = iota // a FIFO that both ranks see
+	wire                 // a FIFO at each end and a TCP connection between them
+)
+
+// The model's constants, the only ones: choose.go measures nothing.
 var (
-	hopCosts = [...]hopCost{
-		Simple: {micros: 0.5, bandwidth: 4.6},
-		LL:     {micros: 0.32, bandwidth: 0.36},
-		LL128:  {micros: 0.35, bandwidth: 2.5},
+	// Those of memory are medians of gollective perf with two ranks on two cores
+	// (AMD EPYC 9004, pure Go line formats), by forced protocol. Those of the
+	// wire are first estimates for TCP over the loopback interface: the way of a
+	// few bytes through both kernels' stacks and two wake-ups, one copy into and
+	// one out of a socket on a core each, and the share of user bytes in what
+	// the protocol sends (LL one half, LL128 15/16).
+	hopCosts = [...][LL128 + 1]hopCost{
+		memory: {
+			Simple: {micros: 0.5, bandwidth: 4.6},
+			LL:     {micros: 0.32, bandwidth: 0.36},
+			LL128:  {micros: 0.35, bandwidth: 2.5},
+		},
+		wire: {
+			Simple: {micros: 9, bandwidth: 2.0},
+			LL:     {micros: 8, bandwidth: 1.0},
+			LL128:  {micros: 8, bandwidth: 1.86},
+		},
 	}
 
 	// switchMicros is added to a hop when ranks outnumber cores, in us: the
@@ -39,6 +58,14 @@ var (
 	// ranks combine more streams than its leaves; NCCL's factor.
 	treeEfficiency = 0.92
 )
+
+// hop is the cost of a hop through m. On the wire too the blocks at both ends work
+// on FIFOs in memory, so it is never wider than memory.
+func (m medium) hop(p Protocol) hopCost {
+	cost := hopCosts[m][p]
+	cost.bandwidth = min(cost.bandwidth, hopCosts[memory][p].bandwidth)
+	return cost
+}
 
 // blockBytes is how many bytes make a further channel worth while, by algorithm
 // and protocol: NCCL's threads of a block times its bytes per thread. A ring in LL
@@ -127,32 +154,62 @@ func (w World) runs(p Protocol, payload []int, size int) error {
 	return nil
 }
 
-// micros is the model's time for a call, in us.
+// micros is the model's time for a call, in us: the latency of all hops that
+// follow each other, and the bytes at the pace of the slowest link.
 func (s Spec) micros(w World, a Algorithm, p Protocol) float64 {
-	n := float64(w.Size)
-	cost := hopCosts[p]
-	bandwidth := cost.bandwidth * w.lanes()
+	bandwidth := w.bandwidth(p)
 	bytes := float64(s.bytes())
 	if s.Kind == AllGather || s.Kind == ReduceScatter {
-		bytes *= n
+		bytes *= float64(w.Size)
 	}
-	hop := cost.micros
-	crowd := w.crowd()
-	if crowd > 1 {
-		hop += switchMicros
-	}
-	var hops float64
+	var latency float64
 	if a == Tree {
 		bandwidth *= treeEfficiency / 2
-		hops = w.treeHops()
+		latency = w.treeLatency(p)
 	} else {
 		steps := s.ringSteps(w.Size)
-		// Every rank works in every step of a ring, so ranks that share a core
-		// take turns; in a tree only those on the chunk's way do.
-		hops = max(steps, n-1) * crowd
-		bandwidth *= n / max(steps, 1)
+		bandwidth *= float64(w.Size) / max(steps, 1)
+		latency = s.ringLatency(w, p)
 	}
-	return hop*hops + bytes/(1000*bandwidth)
+	return latency + bytes/(1000*bandwidth)
+}
+
+// bandwidth is that of a channel's narrowest link times the channels that move
+// bytes at once.
+func (w World) bandwidth(p Protocol) float64 {
+	most := w.inside().hop(p).bandwidth * w.lanes(w.sharers())
+	if w.Hosts.Count() > 1 {
+		// Of all ranks of a host, one sends a channel's bytes to another host.
+		most = min(most, wire.hop(p).bandwidth*w.lanes(1))
+	}
+	return most
+}
+
+// hops are the latencies of a hop inside a host and of one between hosts, in us.
+func (w World) hops(p Protocol) (inside, between float64) {
+	inside, between = w.inside().hop(p).micros, wire.hop(p).micros
+	if w.crowd() > 1 {
+		inside += switchMicros
+		between += switchMicros
+	}
+	return inside, between
+}
+
+// ringLatency is the way once, or twice, around the ring. Each time it leaves
+// every host but one.
+//
+// NCCL: the latencies of ncclTopoTuneModel in src/graph/tuning.cc.
+func (s Spec) ringLatency(w World, p Protocol) float64 {
+	inside, between := w.hops(p)
+	hops := max(s.ringSteps(w.Size), float64(w.Size-1))
+	cables := float64(w.Hosts.Count() - 1)
+	if s.Kind == AllReduce || s.Kind == Barrier {
+		cables *= 2
+	}
+	// Every rank works in every step of a ring, so ranks that share a core take
+	// turns; in a tree only those on the chunk's way do. What makes a hop
+	// between hosts long is not this core's work.
+	return inside*(hops*w.crowd()) + (between-inside)*cables
 }
 
 // ringSteps is how often a block's worth of data is forwarded in NCCL's sense:
@@ -167,33 +224,79 @@ func (s Spec) ringSteps(n int) float64 {
 	return float64(n)
 }
 
-// treeHops is the way up and down the tree: the chain of a node and the tree
-// over nodes.
-func (w World) treeHops() float64 {
-	nodes := w.layout().Nodes()
+// treeLatency is the way up and down the tree: the chain of a node and the tree
+// over nodes, of which as many hops are between hosts as a tree over hosts has.
+func (w World) treeLatency(p Protocol) float64 {
+	inside, between := w.hops(p)
+	layout := w.layout()
+	nodes := layout.Nodes()
 	chain := w.Size/nodes - 1
-	return float64(2 * (chain + log2(nodes)))
+	if hosts := w.severalHosts(); hosts != nil {
+		for ranks := range layout.Sizes {
+			chain = max(chain, ranks-1)
+		}
+	}
+	levels, cables := log2(nodes), log2(w.Hosts.Count())
+	return inside*float64(2*(chain+levels-cables)) + between*float64(2*cables)
 }
 
 // log2 is the logarithm to base 2 of x >= 1, rounded down.
 func log2(x int) int { return bits.Len(uint(x)) - 1 }
 
-// crowd is how many ranks share a core, at least 1.
-func (w World) crowd() float64 {
-	if w.Cores <= 0 || w.Size <= w.Cores {
-		return 1
+// inside is what hops between ranks of one host go through.
+func (w World) inside() medium {
+	if w.Carried {
+		return wire
 	}
-	return float64(w.Size) / float64(w.Cores)
+	return memory
 }
 
-// lanes is how many blocks of each rank move bytes at once: its channels, as far
-// as there are cores for them.
-func (w World) lanes() float64 {
+// between is what lies between two ranks.
+func (w World) between(a, b int) medium {
+	if w.Hosts.Of(a) != w.Hosts.Of(b) {
+		return wire
+	}
+	return w.inside()
+}
+
+// media lists what lies between any two ranks of the world.
+func (w World) media() []medium {
+	switch {
+	case w.Carried || w.Hosts.Count() == w.Size && w.Size > 1:
+		return []medium{wire}
+	case w.Hosts.Count() > 1:
+		return []medium{memory, wire}
+	}
+	return []medium{memory}
+}
+
+// sharers is Sharers with its default.
+func (w World) sharers() int {
+	switch {
+	case w.Sharers > 0:
+		return w.Sharers
+	case w.Hosts != nil:
+		return w.Hosts.Largest()
+	}
+	return w.Size
+}
+
+// crowd is how many ranks share a core, at least 1.
+func (w World) crowd() float64 {
+	if w.Cores <= 0 || w.sharers() <= w.Cores {
+		return 1
+	}
+	return float64(w.sharers()) / float64(w.Cores)
+}
+
+// lanes is how many blocks of each of so many ranks of a host move bytes at once:
+// its channels, as far as there are cores for them.
+func (w World) lanes(ranks int) float64 {
 	most := float64(w.wideChannels())
 	if w.Cores <= 0 {
 		return most
 	}
-	return min(most, float64(w.Cores)/float64(w.Size))
+	return min(most, float64(w.Cores)/float64(ranks))
 }
 
 // maxChannels is MaxChannels with its default: what MinChannels asks for, or 1.
@@ -213,7 +316,7 @@ func (w World) wideChannels() int {
 		return min(w.Force.Channels, most)
 	}
 	if w.Cores > 0 {
-		most = min(most, max(1, w.Cores/w.Size, w.MinChannels))
+		most = min(most, max(1, w.Cores/w.sharers(), w.MinChannels))
 	}
 	return most
 }

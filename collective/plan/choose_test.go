@@ -1,17 +1,28 @@
 package plan_test
 
 import (
+	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gollective/gollective/collective/plan"
+	"github.com/gollective/gollective/collective/topo"
 	"github.com/gollective/gollective/dtype"
 )
 
 var allKinds = []plan.Kind{
 	plan.AllReduce, plan.Reduce, plan.Broadcast, plan.AllGather, plan.ReduceScatter,
 	plan.AlltoAll, plan.AlltoAllv, plan.Gather, plan.Scatter, plan.Send, plan.Recv, plan.Barrier,
+}
+
+// dealt deals ranks out to hosts cyclically.
+func dealt(ranks, hosts int) []int {
+	keys := make([]int, ranks)
+	for rank := range keys {
+		keys[rank] = rank % hosts
+	}
+	return keys
 }
 
 func choose(t testing.TB, s plan.Spec, w plan.World) plan.Choice {
@@ -52,6 +63,33 @@ func TestRanksChooseAlike(t *testing.T) {
 	}
 }
 
+// Also where ranks live on hosts of different sizes, and whatever medium lies
+// between them.
+func TestRanksOfHostsChooseAlike(t *testing.T) {
+	t.Logf("seed %d", *seedFlag)
+	rng := rand.New(rand.NewPCG(*seedFlag, 4))
+	for range 200 {
+		size := 1 + rng.IntN(33)
+		w := world(0, size)
+		if hosts := randomHosts(rng, size); hosts != nil {
+			w.Hosts = topo.HostsOf(hosts)
+		}
+		w.Carried, w.RanksPerNode = rng.IntN(3) == 0, rng.IntN(4)
+		w.Cores, w.Sharers = rng.IntN(10), rng.IntN(2)*size
+		s := plan.Spec{Kind: pick(allKinds, rng.IntN(100)), Type: dtype.Uint8, Count: 1 << rng.IntN(28)}
+		if s.Kind == plan.AlltoAllv {
+			s.Count = 0
+		}
+		first := choose(t, s, w)
+		for w.Rank = range size {
+			require.Equal(t, first, choose(t, s, w))
+			if s.Kind <= plan.ReduceScatter {
+				require.Equal(t, first, build(t, s, w).Choice)
+			}
+		}
+	}
+}
+
 func TestChoiceFollowsSize(t *testing.T) {
 	// The constants may be measured anew; these must hold for any that make
 	// sense: LL for the smallest calls, not for the largest; a ring for large
@@ -73,6 +111,11 @@ func TestChoiceFollowsSize(t *testing.T) {
 		c := choose(t, plan.Spec{Type: dtype.Uint8, Count: tc.bytes}, w)
 		require.True(t, tc.check(c), "%s: %+v", tc.name, c)
 	}
+	// Between hosts too: of 32 hosts a tree, of any for large calls a ring.
+	w := world(0, 32)
+	w.Hosts = topo.HostsOf(dealt(32, 32))
+	require.Equal(t, plan.Tree, choose(t, plan.Spec{Type: dtype.Uint8, Count: 4}, w).Algorithm)
+	require.Equal(t, plan.Ring, choose(t, plan.Spec{Type: dtype.Uint8, Count: 1 << 30}, w).Algorithm)
 }
 
 func TestChannelsFallForSmallCalls(t *testing.T) {
@@ -118,6 +161,31 @@ func TestChannelsAreBounded(t *testing.T) {
 		w := world(0, 4)
 		w.Cores, w.MinChannels, w.MaxChannels = tc.cores, tc.least, tc.most
 		w.Force = plan.Choice{Algorithm: plan.Ring, Protocol: plan.Simple, Channels: tc.set}
+		require.Equal(t, tc.want, choose(t, big, w).Channels, tc.name)
+	}
+}
+
+// What bounds channels is the cores of a host for the ranks that share them.
+func TestCoresAreAHosts(t *testing.T) {
+	big := plan.Spec{Type: dtype.Uint8, Count: 64 << 20}
+	for _, tc := range []struct {
+		name           string
+		hosts          []int
+		cores, sharers int
+		want           int
+	}{
+		{"one host", []int{0, 0, 0, 0}, 8, 0, 2},
+		{"two hosts", []int{0, 1, 0, 1}, 8, 0, 4},
+		{"the largest host counts", []int{0, 0, 1, 0}, 8, 0, 2},
+		{"one rank on each", []int{0, 1, 2, 3}, 8, 0, 8},
+		{"two hosts on one machine", []int{0, 0, 1, 1}, 8, 4, 2},
+		{"a small host with few cores", []int{0, 0, 0, 1}, 1, 1, 1},
+		{"a small host with many", []int{0, 0, 0, 1}, 9, 3, 3},
+		{"more sharers than cores", []int{0, 1, 2, 3}, 2, 16, 1},
+	} {
+		w := world(0, 4)
+		w.Hosts, w.Cores, w.Sharers = topo.HostsOf(tc.hosts), tc.cores, tc.sharers
+		w.Force = plan.Choice{Algorithm: plan.Ring, Protocol: plan.Simple}
 		require.Equal(t, tc.want, choose(t, big, w).Channels, tc.name)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
+
+	"github.com/gollective/gollective/collective/topo"
 )
 
 // Sizes of NCCL's point-to-point traffic (src/enqueue.cc, src/include/channel.h).
@@ -14,19 +16,23 @@ const (
 	p2pLLPart      = 16 << 10 // bytes; the largest part that LL carries
 	p2pPerPeer     = 2        // channels of one peer, between ranks that share memory
 	p2pMinPartPart = 8        // a part has at least chunk/8 bytes, or the message is not cut
+	p2pMinFarPart  = 2        // at least chunk/2 where messages go over the wire
 	p2pMaxPart     = 32       // and at most 32 chunks, if there are channels left
 )
 
 // schedule orders the rounds in which ranks exchange messages. In each round
 // every rank sends to one rank and receives from one, a permutation, so no rank
-// is everybody's target at once. Ranks form groups; rounds go over the distances
-// between groups and, within, over the distances inside a group.
+// is everybody's target at once. Ranks form groups of equal size, none of them
+// across nodes; rounds go over the distances between groups and, within, over the
+// distances inside a group: the first rounds stay inside a node, in a later one
+// a group sends to one other. Ranks are counted node after node.
 //
 // Distances between groups are taken in the order 0, 1, 3, 6, … x(x+1)/2 modulo
 // the next power of two, which spreads neighbouring rounds over the machine.
 //
 // NCCL: the point-to-point schedule in initTransportsRank, src/init.cc.
 type schedule struct {
+	layout      topo.Layout
 	size, group int
 	nodes       int
 	order       []int // position of each distance between groups
@@ -35,12 +41,10 @@ type schedule struct {
 // schedule depends on the layout only, and takes time in proportion to Size.
 func (w World) schedule() schedule {
 	l := w.layout()
-	sc := schedule{size: w.Size, group: gcd(p2pGroup, w.Size), nodes: l.Nodes()}
+	sc := schedule{layout: l, size: w.Size, group: gcd(p2pGroup, w.Size), nodes: l.Nodes()}
 	if sc.nodes > 1 {
-		// All nodes but the last are alike.
-		for _, node := range []int{0, sc.nodes - 1} {
-			first, end := l.Ranks(node)
-			sc.group = gcd(sc.group, end-first)
+		for ranks := range l.Sizes {
+			sc.group = gcd(sc.group, ranks)
 		}
 	}
 	groups := w.Size / sc.group
@@ -66,6 +70,7 @@ func gcd(a, b int) int {
 
 // round is the round, in [0, size), in which from sends to to.
 func (sc schedule) round(from, to int) int {
+	from, to = sc.layout.Place(from), sc.layout.Place(to)
 	groups := len(sc.order)
 	between := (to/sc.group - from/sc.group + groups) % groups
 	within := (to%sc.group - from%sc.group + sc.group) % sc.group
@@ -97,14 +102,19 @@ type cut struct {
 	chunk            int // bytes
 }
 
-// cut divides a message over channels. Sender and receiver do this apart, each
-// from its own idea of the size.
+// cut divides a message that goes through m over channels. Sender and receiver do
+// this apart, each from its own idea of the size; what lies between them both know.
 //
-// NCCL: addP2pToPlan in src/enqueue.cc.
-func (w World) cut(bytes int) (cut, error) {
+// NCCL: addP2pToPlan in src/enqueue.cc, which cuts finer on one node than on
+// several. There also the largest part is smaller on several nodes, to use many
+// channels; here a channel takes a core, wherever the message goes.
+func (w World) cut(m medium, bytes int) (cut, error) {
 	chunk := w.P2PPayload[Simple]
 	channels := w.p2pChannels()
 	start, minPart := min(p2pPerPeer, channels), max(1, chunk/p2pMinPartPart)
+	if m == wire {
+		minPart = max(1, chunk/p2pMinFarPart)
+	}
 	if w.Force.Channels > 0 {
 		start, minPart = channels, p2pPartAlign
 	}
@@ -125,7 +135,7 @@ func (w World) cut(bytes int) (cut, error) {
 	case AutoProtocol, LL128: // there is no LL128 here
 		if !allowed.has(int(Simple)) {
 			c.protocol = LL
-		} else if allowed.has(int(LL)) && c.partBytes <= p2pLLPart && w.runs(LL, w.P2PPayload[:], 1) == nil {
+		} else if allowed.has(int(LL)) && c.partBytes <= m.llPart() && w.runs(LL, w.P2PPayload[:], 1) == nil {
 			c.protocol = LL
 		}
 	}
@@ -133,11 +143,39 @@ func (w World) cut(bytes int) (cut, error) {
 	return c, w.runs(c.protocol, w.P2PPayload[:], 1)
 }
 
+// llPart is the largest part of a message, in bytes, that goes in LL: NCCL's
+// number in memory; on the wire, where LL doubles what is sent, as long as it is
+// faster by the model.
+func (m medium) llPart() int {
+	if m == memory {
+		return p2pLLPart
+	}
+	ll, simple := m.hop(LL), m.hop(Simple)
+	if ll.bandwidth >= simple.bandwidth {
+		return p2pLLPart
+	}
+	sooner := simple.micros - ll.micros
+	longer := 1/(1000*ll.bandwidth) - 1/(1000*simple.bandwidth) // us for each byte
+	return min(max(0, int(sooner/longer)), p2pLLPart)
+}
+
 // choosePointToPoint is Choose for messages. Channels is the number of channels
-// that messages are spread over, of which a rank may use some.
+// that messages are spread over, of which a rank may use some. Protocol is
+// AutoProtocol where it depends on the peer.
 func (s Spec) choosePointToPoint(w World) (Choice, error) {
-	c, err := w.cut(s.bytes())
-	return Choice{Algorithm: PointToPoint, Protocol: c.protocol, Channels: w.p2pChannels()}, err
+	choice := Choice{Algorithm: PointToPoint, Channels: w.p2pChannels()}
+	for i, m := range w.media() {
+		c, err := w.cut(m, s.bytes())
+		if err != nil {
+			return choice, err
+		}
+		if i == 0 {
+			choice.Protocol = c.protocol
+		} else if choice.Protocol != c.protocol {
+			choice.Protocol = AutoProtocol
+		}
+	}
+	return choice, nil
 }
 
 // PointToPoint is the plan of one rank for the messages of one launch. Messages of
@@ -155,7 +193,10 @@ func (w World) PointToPoint(msgs []Message) (*Plan, error) {
 }
 
 func (s Spec) pointToPointPlan(w World, msgs []Message) (*Plan, error) {
-	p := &Plan{Spec: s, Rank: w.Rank, Size: w.Size}
+	if wrong := w.wrong(); wrong != "" {
+		return nil, fmt.Errorf("%w: %s", ErrSpec, wrong)
+	}
+	p := &Plan{Spec: s, Rank: w.Rank, Size: w.Size, Hosts: w.severalHosts()}
 	p.Choice = Choice{Algorithm: PointToPoint, Channels: w.p2pChannels()}
 	own, others, err := w.sortMessages(msgs)
 	if err != nil {
@@ -167,7 +208,7 @@ func (s Spec) pointToPointPlan(w World, msgs []Message) (*Plan, error) {
 	}
 	sc := w.schedule()
 	for i, o := range others {
-		c, err := w.cut(o.Bytes)
+		c, err := w.cut(w.between(w.Rank, o.Peer), o.Bytes)
 		if err != nil {
 			return nil, err
 		}

@@ -3,11 +3,13 @@ package plan_test
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gollective/gollective/collective/plan"
+	"github.com/gollective/gollective/collective/topo"
 	"github.com/gollective/gollective/dtype"
 )
 
@@ -54,20 +56,44 @@ func TestGroupsOfEightAreTakenOneDistanceAtATime(t *testing.T) {
 }
 
 func TestEachRoundIsAPermutation(t *testing.T) {
+	t.Logf("seed %d", *seedFlag)
+	rng := rand.New(rand.NewPCG(*seedFlag, 6))
 	for size := 1; size <= 40; size++ {
 		for _, perNode := range []int{0, 1, 2, 3, 4, 8, 12} {
-			target := make(map[[2]int]bool) // round and peer
-			for rank := range size {
-				w := world(rank, size)
+			for _, hosts := range [][]int{nil, dealt(size, 1+size/8), randomHosts(rng, size)} {
+				w := world(0, size)
 				w.RanksPerNode = perNode
-				seen := make(map[int]bool)
-				for peer, round := range sendRounds(t, w) {
-					require.False(t, seen[round], "rank %d of %d sends twice in round %d", rank, size, round)
-					require.False(t, target[[2]int{round, peer}], "%d is the target of two ranks in round %d", peer, round)
-					require.Less(t, round, size)
-					seen[round], target[[2]int{round, peer}] = true, true
+				if hosts != nil {
+					w.Hosts = topo.HostsOf(hosts)
 				}
+				checkRounds(t, w)
 			}
+		}
+	}
+}
+
+func checkRounds(t *testing.T, w plan.World) {
+	target := make(map[[2]int]bool) // round and peer
+	for w.Rank = range w.Size {
+		seen := make(map[int]bool)
+		for peer, round := range sendRounds(t, w) {
+			if seen[round] || target[[2]int{round, peer}] || round >= w.Size {
+				t.Fatalf("%+v: round %d, to rank %d, is not its own", w, round, peer)
+			}
+			seen[round], target[[2]int{round, peer}] = true, true
+		}
+	}
+}
+
+// Ranks that are dealt out cyclically to two hosts of 8 are two groups: 8 rounds
+// inside the host, then 8 to the other.
+func TestFirstRoundsStayInAHost(t *testing.T) {
+	for rank := range 16 {
+		w := world(rank, 16)
+		w.Hosts = topo.HostsOf(dealt(16, 2))
+		for peer, round := range sendRounds(t, w) {
+			place, distance := rank/2, (peer/2-rank/2+8)%8
+			require.Equal(t, 8*(peer%2^rank%2)+distance, round, "from %d (place %d) to %d", rank, place, peer)
 		}
 	}
 }
@@ -87,7 +113,7 @@ func TestParts(t *testing.T) {
 					sent := messages(t, w, plan.Message{Peer: peer, Send: true, Bytes: bytes})
 					w.Rank = peer
 					received := messages(t, w, plan.Message{Peer: 0, Bytes: bytes})
-					checkParts(t, sent, bytes, empty.Channels[0].ID)
+					checkParts(t, sent, bytes, empty.Channels[0].ID, 16<<10)
 					require.Len(t, received.Channels, len(sent.Channels))
 					for i, ch := range sent.Channels {
 						s, r := ch.Transfers[0], received.Channels[i].Transfers[0]
@@ -101,14 +127,14 @@ func TestParts(t *testing.T) {
 	}
 }
 
-func checkParts(t *testing.T, p *plan.Plan, bytes, base int) {
+func checkParts(t *testing.T, p *plan.Plan, bytes, base, mostLL int) {
 	parts := make(map[int]plan.Transfer) // by offset
 	for _, ch := range p.Channels {
 		require.Len(t, ch.Transfers, 1)
 		tr := ch.Transfers[0]
 		require.Equal(t, tr.First, ch.ID == base, "the first part is on channel %d", base)
 		require.Equal(t, bytes, tr.Total)
-		ll := tr.Bytes <= 16<<10
+		ll := tr.Bytes <= mostLL
 		require.Equal(t, ll || tr.Offset > 0 && tr.Protocol == plan.LL, tr.Protocol == plan.LL)
 		parts[tr.Offset] = tr
 	}
@@ -121,6 +147,91 @@ func checkParts(t *testing.T, p *plan.Plan, bytes, base int) {
 		at += tr.Bytes
 	}
 	require.Equal(t, bytes, at)
+}
+
+// Whether a message goes over the wire both of its ends know, from any ranks.
+func TestPartsOverTheWire(t *testing.T) {
+	for _, carried := range []bool{false, true} {
+		for _, bytes := range []int{0, 1, 1000, 3000, 16 << 10, 100 << 10, 128<<10 + 1, 9 << 20} {
+			for _, peer := range []int{1, 2} { // on another host, on the same
+				w := world(0, 5)
+				w.Hosts, w.Carried = topo.HostsOf(dealt(5, 2)), carried
+				empty := messages(t, w, plan.Message{Peer: peer, Send: true})
+				sent := messages(t, w, plan.Message{Peer: peer, Send: true, Bytes: bytes})
+				w.Rank = peer
+				received := messages(t, w, plan.Message{Peer: 0, Bytes: bytes})
+				mostLL := 16 << 10
+				if carried || peer == 1 {
+					mostLL = plan.WireLLPart()
+				}
+				checkParts(t, sent, bytes, empty.Channels[0].ID, mostLL)
+				checkParts(t, received, bytes, empty.Channels[0].ID, mostLL)
+				require.Equal(t, sent.Choice, received.Choice)
+				for i, ch := range sent.Channels {
+					require.Equal(t, ch.ID, received.Channels[i].ID)
+				}
+				// NCCL: a part over the network has half a chunk, 64 KiB here.
+				if (carried || peer == 1) && bytes <= 64<<10 {
+					require.Len(t, sent.Channels, 1)
+				}
+			}
+		}
+	}
+}
+
+// LL sends twice the bytes: over the wire it is for as long as they take no more
+// than what it saves.
+func TestLLOverTheWireEndsWhereSimpleIsFaster(t *testing.T) {
+	most := plan.WireLLPart()
+	require.True(t, most >= 0 && most <= 16<<10, "%d", most)
+	micros := func(p plan.Protocol, bytes int) float64 {
+		latency, bandwidth := plan.WireHop(p)
+		return latency + float64(bytes)/1000/bandwidth
+	}
+	if most > 0 {
+		require.LessOrEqual(t, micros(plan.LL, most), micros(plan.Simple, most)+1e-9)
+	}
+	if most < 16<<10 {
+		require.Greater(t, micros(plan.LL, most+1), micros(plan.Simple, most+1))
+	}
+}
+
+// Where the protocol depends on the peer, a call of many has none to tell.
+func TestProtocolOfMessagesToSeveralHosts(t *testing.T) {
+	between := 16 << 10 // LL in memory
+	for _, tc := range []struct {
+		name    string
+		hosts   []int
+		carried bool
+		bytes   int
+		want    plan.Protocol
+	}{
+		{"one host", []int{0, 0, 0}, false, between, plan.LL},
+		{"large", []int{0, 1, 0}, false, 1 << 20, plan.Simple},
+		{"all apart", []int{0, 1, 2}, false, between, overTheWire(between)},
+		{"all carried", []int{0, 0, 0}, true, between, overTheWire(between)},
+		{"both", []int{0, 1, 0}, false, between, both(plan.LL, overTheWire(between))},
+	} {
+		w := world(0, 3)
+		w.Hosts, w.Carried = topo.HostsOf(tc.hosts), tc.carried
+		s := plan.Spec{Kind: plan.AlltoAll, Type: dtype.Uint8, Count: tc.bytes}
+		require.Equal(t, tc.want, choose(t, s, w).Protocol, tc.name)
+		require.Equal(t, tc.want, build(t, s, w).Choice.Protocol, tc.name)
+	}
+}
+
+func overTheWire(bytes int) plan.Protocol {
+	if bytes <= plan.WireLLPart() {
+		return plan.LL
+	}
+	return plan.Simple
+}
+
+func both(a, b plan.Protocol) plan.Protocol {
+	if a == b {
+		return a
+	}
+	return plan.AutoProtocol
 }
 
 func TestRoundsSpreadOverChannelsInReversedBits(t *testing.T) {
@@ -208,8 +319,13 @@ func TestPointToPointRejects(t *testing.T) {
 		require.ErrorIs(t, err, plan.ErrSpec, "%+v", m)
 	}
 	w := world(0, 3)
+	w.Hosts = topo.HostsOf([]int{0, 1})
+	_, err := w.PointToPoint(nil)
+	require.ErrorIs(t, err, plan.ErrSpec)
+	require.ErrorContains(t, err, "3 ranks, but hosts of 2")
+	w = world(0, 3)
 	w.Force.Protocol, w.OrderedStores = plan.LL, false
-	_, err := w.PointToPoint([]plan.Message{{Peer: 1}})
+	_, err = w.PointToPoint([]plan.Message{{Peer: 1}})
 	require.ErrorIs(t, err, plan.ErrUnordered)
 	w.Force.Protocol, w.P2PPayload = plan.Simple, [4]int{}
 	_, err = w.PointToPoint([]plan.Message{{Peer: 1}})

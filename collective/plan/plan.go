@@ -9,6 +9,7 @@
 package plan
 
 import (
+	"github.com/gollective/gollective/collective/topo"
 	"github.com/gollective/gollective/dtype"
 	"github.com/gollective/gollective/internal/reduce"
 )
@@ -82,9 +83,15 @@ type Choice struct {
 type World struct {
 	Rank, Size int
 
-	// RanksPerNode groups consecutive ranks into nodes, real or virtual: rings
-	// pass through a node once, trees are laid over nodes with a chain inside.
-	// 0 means that all ranks share one node. The last node may be smaller.
+	// Hosts says which ranks share a machine: hops inside it go through memory,
+	// hops between machines over the wire. Nil means that all do.
+	Hosts *topo.Hosts
+	// Carried says that also hops inside a host go over the wire.
+	Carried bool
+
+	// RanksPerNode makes nodes of so many ranks of a host: rings pass through a
+	// node once, trees are laid over nodes with a chain inside. 0 makes each
+	// host one node. A host's last node may be smaller.
 	RanksPerNode int
 
 	// MinChannels and MaxChannels bound the channels of large calls, and
@@ -93,9 +100,12 @@ type World struct {
 	// forced number and 1.
 	MinChannels, MaxChannels int
 
-	// Cores is how many of the ranks' blocks can run at the same time; 0 stands
-	// for as many as there are.
-	Cores int
+	// Cores is how many blocks can run at the same time on a host, and Sharers
+	// how many ranks run theirs there. Where hosts differ, both describe the one
+	// that counts: whose ranks have the fewest cores each (Hosts.MostCrowded).
+	// Cores 0 stands for as many as there are blocks, Sharers 0 for the ranks of
+	// the largest host.
+	Cores, Sharers int
 
 	// Payload is the number of user bytes that fit in one FIFO step, by
 	// protocol (AutoProtocol unused). P2PPayload is the same for the
@@ -119,6 +129,7 @@ type Plan struct {
 	Choice   Choice
 	Rank     int
 	Size     int
+	Hosts    *topo.Hosts // nil if there is one
 	Channels []Channel
 }
 

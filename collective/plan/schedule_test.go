@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gollective/gollective/collective/plan"
+	"github.com/gollective/gollective/collective/topo"
 	"github.com/gollective/gollective/dtype"
 )
 
@@ -49,6 +50,7 @@ func TestEverySchedule(t *testing.T) {
 		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {
 			t.Parallel()
 			k := n
+			rng := rand.New(rand.NewPCG(*seedFlag, uint64(n)))
 			for _, sc := range schedules {
 				for _, proto := range protocols {
 					// The last count takes several loops of a ring of n ranks.
@@ -57,6 +59,7 @@ func TestEverySchedule(t *testing.T) {
 						w := simWorld{
 							size:    n,
 							perNode: pick([]int{0, 1, 2, 3, 4, 8, 5}, k),
+							hosts:   randomHosts(rng, n),
 							payload: pick([]int{16, 64, 24, 240, 33}, k/2),
 							seed:    *seedFlag + uint64(k),
 							calls: []simCall{{
@@ -81,6 +84,26 @@ func TestEverySchedule(t *testing.T) {
 	}
 }
 
+// randomHosts deals n ranks out to hosts: nil for one host, in order, cyclically, or
+// at random, which leaves hosts of any size.
+func randomHosts(rng *rand.Rand, n int) []int {
+	hosts := make([]int, n)
+	deal, count := rng.IntN(5), 1+rng.IntN(n)
+	for rank := range hosts {
+		switch deal {
+		case 0:
+			return nil
+		case 1:
+			hosts[rank] = rank * count / n
+		case 2:
+			hosts[rank] = rank % count
+		default:
+			hosts[rank] = rng.IntN(count)
+		}
+	}
+	return hosts
+}
+
 // Operations of all kinds follow each other over the same FIFOs, whose steps they
 // leave anywhere.
 func TestSequencesOfOperations(t *testing.T) {
@@ -103,6 +126,7 @@ func randomProgram(rng *rand.Rand) simWorld {
 		perNode: rng.IntN(4),
 		payload: pick([]int{16, 24, 64, 240}, rng.IntN(4)),
 	}
+	w.hosts = randomHosts(rng, w.size)
 	for range 2 + rng.IntN(8) {
 		proto := plan.Protocol(rng.IntN(4))
 		force := plan.Choice{Protocol: proto, Channels: rng.IntN(5)}
@@ -277,6 +301,14 @@ func TestSimulatorSeesFaults(t *testing.T) {
 		}), "combines"},
 		{"a rank that does not come", ring, onRank(2, func(p *plan.Plan) { p.Channels = nil }), "deadlock"},
 		{"the wrong chunk", ring, onRank(1, func(p *plan.Plan) { thread(p).Steps[1].In = 0 }), "combines"},
+		{"a rank that lays out its ring over other hosts", ring, onRank(2, func(p *plan.Plan) {
+			w := world(2, 4)
+			w.Hosts, w.Force = topo.HostsOf(dealt(4, 2)), ring.calls[0].force
+			w.Payload[plan.LL] = ring.payload
+			other, err := plan.Build(p.Spec, w)
+			require.NoError(t, err)
+			*p = *other
+		}), "deadlock"},
 		{"a chunk that is not combined", ring, onRank(1, func(p *plan.Plan) {
 			thread(p).Steps[1] = plan.Step{Action: plan.DoRecvCopySend, In: plan.None, Out: 1}
 		}), "want"},

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/gollective/gollective/collective/plan"
+	"github.com/gollective/gollective/collective/topo"
 )
 
 // A symbolic machine for plans. It runs the plans of all ranks, one slice at a
@@ -37,7 +38,8 @@ type simCall struct {
 // simWorld is what the ranks of a simulation share.
 type simWorld struct {
 	size, perNode int
-	payload       int // bytes of a FIFO step
+	hosts         []int // by rank; nil = one host
+	payload       int   // bytes of a FIFO step
 	calls         []simCall
 	seed          uint64
 	mutate        func(rank, call int, p *plan.Plan) // breaks plans on purpose
@@ -121,11 +123,15 @@ func simulate(w simWorld) (*simulation, error) {
 }
 
 func (s *simulation) world(rank int, force plan.Choice) plan.World {
-	return plan.World{
+	w := plan.World{
 		Rank: rank, Size: s.size, RanksPerNode: s.perNode, MaxChannels: 4, OrderedStores: true, Force: force,
 		Payload:    [4]int{0, s.payload, s.payload, s.payload},
 		P2PPayload: [4]int{0, s.payload, s.payload, 0},
 	}
+	if s.hosts != nil {
+		w.Hosts = topo.HostsOf(s.hosts)
+	}
+	return w
 }
 
 // load builds a rank's plan of a call and gives its parts to the rank's blocks.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -102,9 +103,21 @@ func TestTreeOverRanks(t *testing.T) {
 	}
 }
 
+func TestTreeOverRanksOfHosts(t *testing.T) {
+	everyHosts(t, func(l Layout) {
+		for which := range 2 {
+			checkRankTree(t, l, which)
+		}
+	})
+}
+
 func checkRankTree(t *testing.T, l Layout, which int) {
-	where := fmt.Sprintf("%+v tree %d", l, which)
-	roots, edges := 0, 0
+	where := fmt.Sprintf("%s tree %d", name(l), which)
+	nodes := nodesOf(l)
+	longest, roots, edges, between, cables := 0, 0, 0, 0, 0
+	for _, ranks := range nodes {
+		longest = max(longest, len(ranks))
+	}
 	for r := range l.Size {
 		tree := l.Tree(which, r)
 		require.LessOrEqual(t, len(tree.Down), 2, where)
@@ -118,15 +131,24 @@ func checkRankTree(t *testing.T, l Layout, which int) {
 		}
 		require.Contains(t, l.Tree(which, tree.Up).Down, r, where)
 		if l.Node(r) != l.Node(tree.Up) {
-			first, _ := l.Ranks(l.Node(r))
-			require.Equal(t, first, r, "%s: link to the parent node", where)
+			between++
+			require.Equal(t, nodes[l.Node(r)][0], r, "%s: link to the parent node", where)
+		}
+		if l.Hosts.Of(r) != l.Hosts.Of(tree.Up) {
+			cables++
 		}
 	}
 	// One root and Size-1 edges whose ends agree: connected and free of cycles
 	// once every rank reaches the root.
 	require.Equal(t, 1, roots, where)
 	require.Equal(t, l.Size-1, edges, where)
-	bound := l.perNode()*2 + 2*bits.Len(uint(l.Nodes()))
+	require.Equal(t, len(nodes)-1, between, where)
+	if len(nodes) == l.Hosts.Count() {
+		require.Equal(t, len(nodes)-1, cables, where)
+	}
+	// Up the own chain, then through at most one rank besides the top of each
+	// node on the way: only the first two of a chain have links to children.
+	bound := longest - 1 + 2*bits.Len(uint(len(nodes)-1))
 	for r := range l.Size {
 		hops := 0
 		for x := r; l.Tree(which, x).Up != None; x = l.Tree(which, x).Up {
@@ -175,29 +197,56 @@ func TestRingPassesThroughEachNodeOnce(t *testing.T) {
 	for size := 1; size <= 20; size++ {
 		for per := 0; per <= size; per++ {
 			l := Layout{Size: size, RanksPerNode: per}
-			crossings, at := 0, 0
-			for hop := range size {
-				ring := l.Ring(at)
-				require.Equal(t, hop, ring.Index)
-				require.Equal(t, at, l.Ring(ring.Next).Prev)
-				require.Equal(t, at, l.Ring(0).Downstream(hop))
-				if l.Node(at) != l.Node(ring.Next) {
-					crossings++
-				}
-				at = ring.Next
-			}
-			require.Equal(t, 0, at, "the ring closes after size hops")
-			if l.Nodes() > 1 {
-				require.Equal(t, l.Nodes(), crossings, "%+v", l)
+			for hop, rank := range checkRing(t, l) {
+				require.Equal(t, hop, rank, "one host's ring is rank order")
 			}
 		}
 	}
 }
 
+func TestRingPassesThroughEachHostOnce(t *testing.T) {
+	everyHosts(t, func(l Layout) {
+		var want []int
+		for _, ranks := range nodesOf(l) {
+			want = append(want, ranks...)
+		}
+		require.Equal(t, want, checkRing(t, l), name(l))
+	})
+}
+
+// checkRing goes around the ring and returns the ranks met.
+func checkRing(t *testing.T, l Layout) []int {
+	var met []int
+	crossings, cables, at := 0, 0, 0
+	for hop := range l.Size {
+		ring := l.Ring(at)
+		require.Equal(t, hop, ring.Index)
+		require.Equal(t, hop, l.Place(at))
+		require.Equal(t, at, l.Ring(ring.Next).Prev)
+		require.Equal(t, at, l.Ring(0).Downstream(hop))
+		require.Equal(t, 0, ring.Downstream((l.Size-hop)%l.Size))
+		met = append(met, at)
+		if l.Node(at) != l.Node(ring.Next) {
+			crossings++
+		}
+		if l.Hosts.Of(at) != l.Hosts.Of(ring.Next) {
+			cables++
+		}
+		at = ring.Next
+	}
+	require.Equal(t, 0, at, "the ring closes after size hops")
+	if l.Nodes() > 1 {
+		require.Equal(t, l.Nodes(), crossings, name(l))
+	}
+	if l.Hosts.Count() > 1 {
+		require.Equal(t, l.Hosts.Count(), cables, name(l))
+	}
+	return met
+}
+
 func TestLayoutLastNodeMayBeSmaller(t *testing.T) {
 	l := Layout{Size: 7, RanksPerNode: 3}
 	require.Equal(t, 3, l.Nodes())
-	first, end := l.Ranks(2)
-	require.Equal(t, [2]int{6, 7}, [2]int{first, end})
+	require.Equal(t, []int{3, 3, 1}, slices.Collect(l.Sizes))
 	require.Equal(t, 2, l.Node(6))
 }

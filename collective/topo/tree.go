@@ -91,7 +91,8 @@ type Tree struct {
 
 // Tree is the place of rank in tree which, 0 or 1, of the double binary tree
 // over nodes. Inside a node the ranks form a chain, lowest rank (chain index 0)
-// on top; with a single node the tree is that chain.
+// on top; with a single node the tree is that chain. Nodes may differ in size: a
+// chain is as long as its node.
 //
 // The links between nodes follow NCCL's balanced pattern: chain index 0 holds the
 // link to the parent node and to the second child, chain index 1 the link to the
@@ -101,30 +102,30 @@ type Tree struct {
 //
 // NCCL: connectTrees in src/graph/connect.cc, NCCL_TOPO_PATTERN_BALANCED_TREE.
 func (l Layout) Tree(which, rank int) Tree {
-	node := l.Node(rank)
-	first, end := l.Ranks(node)
+	node, place := l.Node(rank), l.Place(rank)
+	first, end := l.span(node)
 	links := DoubleTree(l.Nodes(), node)[which]
 	t := Tree{Up: None}
-	if rank > first {
-		t.Up = rank - 1
+	if place > first {
+		t.Up = l.at(place - 1)
 	} else if links.Up != None {
-		t.Up = l.holder(links.Up, links.Slot)
+		t.Up = l.at(l.holder(links.Up, links.Slot))
 	}
-	if rank+1 < end {
-		t.Down = append(t.Down, rank+1)
+	if place+1 < end {
+		t.Down = append(t.Down, l.at(place+1))
 	}
 	for slot, child := range links.Down {
-		if child != None && l.holder(node, slot) == rank {
-			top, _ := l.Ranks(child)
-			t.Down = append(t.Down, top)
+		if child != None && l.holder(node, slot) == place {
+			top, _ := l.span(child)
+			t.Down = append(t.Down, l.at(top))
 		}
 	}
 	return t
 }
 
-// holder is the rank of node that holds the link to the node's child slot.
+// holder is the place of the rank that holds node's link to its child slot.
 func (l Layout) holder(node, slot int) int {
-	first, end := l.Ranks(node)
+	first, end := l.span(node)
 	if slot == 0 && first+1 < end {
 		return first + 1
 	}
