@@ -11,11 +11,15 @@ import (
 const (
 	shownLoops     = 2  // from the start; the last one is shown too
 	shownTransfers = 16 // from the start; the last one is shown too
+	shownHosts     = 8  // from the start; the last one is shown too
+	shownRuns      = 16 // runs of ranks of a host
 )
 
 // String is the plan as text: a line for the call, a line for each pipeline with
 // its neighbours and the elements it covers, and a line for each step with the
 // piece it handles. Of many loops or messages it shows the first and the last.
+// Where there are several hosts it lists their ranks, and names the host of each
+// peer on another one.
 func (p *Plan) String() string {
 	var b bytes.Buffer
 	p.print(&b)
@@ -36,16 +40,17 @@ func (p *Plan) print(b *bytes.Buffer) {
 	}
 	fmt.Fprintf(b, "%s: %v, %v, %s; rank %d of %d\n", call, p.Choice.Algorithm, p.Choice.Protocol,
 		plural(p.Choice.Channels, "channel"), p.Rank, p.Size)
+	p.printHosts(b)
 	if len(p.Channels) == 0 {
 		b.WriteString("nothing moves between ranks\n")
 	}
 	for i := range p.Channels {
 		ch := &p.Channels[i]
 		for j := range ch.Threads {
-			ch.printThread(b, &ch.Threads[j])
+			p.printThread(b, ch, &ch.Threads[j])
 		}
 		if len(ch.Threads) == 0 {
-			ch.printMessages(b)
+			p.printMessages(b, ch)
 		}
 	}
 }
@@ -57,7 +62,7 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-func (ch *Channel) printThread(b *bytes.Buffer, t *Thread) {
+func (p *Plan) printThread(b *bytes.Buffer, ch *Channel, t *Thread) {
 	loops := t.Loops()
 	chunk := fmt.Sprintf("chunk %d", t.Chunk)
 	if loops == 1 {
@@ -66,7 +71,7 @@ func (ch *Channel) printThread(b *bytes.Buffer, t *Thread) {
 		chunk += fmt.Sprintf(", last %d", t.Last)
 	}
 	fmt.Fprintf(b, "channel %d%s: %s; elements [%d,%d) in %s, %s\n",
-		ch.ID, t.title(ch.Concurrent), t.neighbours(), t.Begin, t.End, plural(loops, "loop"), chunk)
+		ch.ID, t.title(ch.Concurrent), p.neighbours(t), t.Begin, t.End, plural(loops, "loop"), chunk)
 	for loop := 0; loop < loops; loop++ {
 		if left := loops - 1 - loop; loop == shownLoops && left > 0 {
 			fmt.Fprintf(b, "  … %s left out\n", plural(left, "loop"))
@@ -81,6 +86,49 @@ func (ch *Channel) printThread(b *bytes.Buffer, t *Thread) {
 	}
 }
 
+// printHosts lists the ranks of each host, if there are several.
+func (p *Plan) printHosts(b *bytes.Buffer) {
+	if p.Hosts == nil {
+		return
+	}
+	for host := 0; host < p.Hosts.Count(); host++ {
+		if left := p.Hosts.Count() - 1 - host; host == shownHosts && left > 0 {
+			fmt.Fprintf(b, "… %s left out\n", plural(left, "host"))
+			host = p.Hosts.Count() - 1
+		}
+		fmt.Fprintf(b, "host %d: ranks%s\n", host, runs(p.Hosts.Ranks(host)))
+	}
+}
+
+// runs writes ascending numbers with a space before each, neighbours as first-last.
+func runs(numbers []int) string {
+	var b strings.Builder
+	for shown := 0; len(numbers) > 0; shown++ {
+		if shown == shownRuns {
+			fmt.Fprintf(&b, " … %d more", len(numbers))
+			break
+		}
+		last := 0
+		for last+1 < len(numbers) && numbers[last+1] == numbers[last]+1 {
+			last++
+		}
+		fmt.Fprintf(&b, " %d", numbers[0])
+		if last > 0 {
+			fmt.Fprintf(&b, "-%d", numbers[last])
+		}
+		numbers = numbers[last+1:]
+	}
+	return b.String()
+}
+
+// away is the host of a rank that is on another one than the plan's, else None.
+func (p *Plan) away(rank int) int {
+	if host := p.Hosts.Of(rank); host != p.Hosts.Of(p.Rank) {
+		return host
+	}
+	return None
+}
+
 // title is what tells the threads of a channel apart.
 func (t *Thread) title(concurrent bool) string {
 	switch {
@@ -93,7 +141,7 @@ func (t *Thread) title(concurrent bool) string {
 }
 
 // neighbours names the ranks at the other ends of the thread's FIFOs.
-func (t *Thread) neighbours() string {
+func (p *Plan) neighbours(t *Thread) string {
 	from, to := "from", "to"
 	if t.Name == "ring" {
 		from, to = "prev", "next"
@@ -103,9 +151,17 @@ func (t *Thread) neighbours() string {
 		name  string
 		ranks []int
 	}{{from, t.From}, {to, t.To}} {
-		if len(end.ranks) > 0 {
-			ends = append(ends, end.name+" "+strings.Trim(fmt.Sprint(end.ranks), "[]"))
+		if len(end.ranks) == 0 {
+			continue
 		}
+		text := end.name
+		for _, rank := range end.ranks {
+			text += fmt.Sprintf(" %d", rank)
+			if host := p.away(rank); host != None {
+				text += fmt.Sprintf(" (host %d)", host)
+			}
+		}
+		ends = append(ends, text)
 	}
 	return strings.Join(ends, ", ")
 }
@@ -136,7 +192,7 @@ func (t *Thread) printStep(b *bytes.Buffer, st Step, loop int) {
 	b.WriteByte('\n')
 }
 
-func (ch *Channel) printMessages(b *bytes.Buffer) {
+func (p *Plan) printMessages(b *bytes.Buffer, ch *Channel) {
 	fmt.Fprintf(b, "channel %d: %s", ch.ID, plural(len(ch.Transfers), "transfer"))
 	if len(ch.Copies) > 0 {
 		fmt.Fprintf(b, ", %d to itself", len(ch.Copies))
@@ -151,11 +207,11 @@ func (ch *Channel) printMessages(b *bytes.Buffer) {
 			fmt.Fprintf(b, "  … %s left out\n", plural(left, "transfer"))
 			i = len(ch.Transfers) - 1
 		}
-		ch.Transfers[i].print(b)
+		p.printTransfer(b, &ch.Transfers[i])
 	}
 }
 
-func (tr *Transfer) print(b *bytes.Buffer) {
+func (p *Plan) printTransfer(b *bytes.Buffer, tr *Transfer) {
 	direction := "recv from"
 	if tr.Send {
 		direction = "send to"
@@ -168,6 +224,9 @@ func (tr *Transfer) print(b *bytes.Buffer) {
 	fmt.Fprintf(b, ", %v, chunk %d", tr.Protocol, tr.Chunk)
 	if tr.Epoch > 0 {
 		fmt.Fprintf(b, ", epoch %d", tr.Epoch)
+	}
+	if host := p.away(tr.Peer); host != None {
+		fmt.Fprintf(b, ", host %d", host)
 	}
 	if tr.First {
 		b.WriteString(", opens the message")

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gollective/gollective/collective/plan"
+	"github.com/gollective/gollective/collective/topo"
 	"github.com/gollective/gollective/dtype"
 	"github.com/gollective/gollective/internal/reduce"
 )
@@ -60,6 +61,10 @@ func parseScript(t *testing.T, words []string) (plan.Spec, plan.World) {
 			w.Rank = number
 		case "pernode":
 			w.RanksPerNode = number
+		case "hosts":
+			w.Hosts = topo.HostsOf(strings.Split(value, ","))
+		case "carried":
+			w.Carried = true
 		case "count":
 			s.Count = number
 		case "root":
@@ -86,6 +91,28 @@ func parseScript(t *testing.T, words []string) (plan.Spec, plan.World) {
 		require.NoError(t, err, word)
 	}
 	return s, w
+}
+
+// Of many hosts, and of a host's scattered ranks, the plan names some.
+func TestManyHostsAreCut(t *testing.T) {
+	keys := make([]int, 200)
+	for rank := range keys {
+		keys[rank] = min(rank%5, 1)
+		if rank >= 100 {
+			keys[rank] = rank / 10
+		}
+	}
+	w := world(0, len(keys))
+	w.Hosts = topo.HostsOf(keys)
+	lines := strings.Split(build(t, plan.Spec{Type: dtype.Float32, Count: 1}, w).String(), "\n")
+	require.Equal(t, []string{
+		"host 0: ranks 0 5 10 15 20 25 30 35 40 45 50 55 60 65 70 75 … 4 more",
+		"host 1: ranks 1-4 6-9 11-14 16-19 21-24 26-29 31-34 36-39 41-44 46-49 51-54 56-59 61-64 66-69 71-74 76-79 … 16 more",
+		"host 2: ranks 100-109",
+	}, lines[1:4])
+	require.Equal(t, []string{
+		"host 7: ranks 150-159", "… 3 hosts left out", "host 11: ranks 190-199",
+	}, lines[8:11])
 }
 
 func TestStringIsWhatWriteToWrites(t *testing.T) {
