@@ -298,7 +298,7 @@ func TestPagesInSharedMemoryAreSeenByAll(t *testing.T) {
 	require.Equal(t, &fault.Mismatch{Rank: 0, Call: text(7), PeerRank: 1, PeerCall: text(8)}, m)
 	b.Close(2)
 	require.True(t, a.Closed(2))
-	for _, wrong := range [][]byte{nil, memory[0][:PageBytes-1], memory[0][8:]} {
+	for _, wrong := range [][]byte{{}, memory[0][:PageBytes-1], memory[0][8:]} {
 		_, err := Over([][]byte{wrong})
 		require.Error(t, err)
 	}
