@@ -10,6 +10,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/gollective/gollective/internal/handshake"
 )
 
 // Control is a process's connection to the others of its job. All methods may
@@ -20,7 +22,7 @@ type Control struct {
 	size int
 	log  *slog.Logger
 	self member
-	gate *gate
+	gate *handshake.Gate
 
 	// ctx ends with the Control; dials under way hang on it.
 	ctx    context.Context

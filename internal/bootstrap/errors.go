@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/gollective/gollective/internal/address"
+	"github.com/gollective/gollective/internal/handshake"
 )
 
 var (
@@ -15,9 +18,12 @@ var (
 	// ErrSize: two processes disagree on the number of ranks.
 	ErrSize = errors.New("world sizes differ")
 	// ErrVersion: the other side speaks another version of this protocol.
-	ErrVersion = errors.New("protocol versions differ")
+	ErrVersion = handshake.ErrVersion
 	// ErrStranger: whatever answered can't prove that it belongs to the job.
-	ErrStranger = errors.New("not a member of this job")
+	ErrStranger = handshake.ErrStranger
+	// ErrTLS: one process is told to encrypt its connections and the other is not,
+	// or their certificates don't fit.
+	ErrTLS = handshake.ErrTLS
 	// ErrRoot: the root's process went away before the job had started.
 	ErrRoot = errors.New("the root went away")
 	// ErrLost: a process died, or vanished without a goodbye.
@@ -33,9 +39,9 @@ var (
 	// ErrBacklog: too much that this process has sent is still unconfirmed.
 	ErrBacklog = errors.New("too many unconfirmed messages")
 	// ErrConfig: an argument is wrong; nothing has been sent.
-	ErrConfig = errors.New("invalid configuration")
+	ErrConfig = address.ErrConfig
 	// ErrPort: no port of those allowed is free.
-	ErrPort = errors.New("no free port")
+	ErrPort = address.ErrPort
 )
 
 // wireErrors are the causes that travel between processes, by their code; the

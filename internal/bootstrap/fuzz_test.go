@@ -7,7 +7,6 @@ import (
 	"net"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -30,89 +29,6 @@ func FuzzParseID(f *testing.F) {
 				require.NoError(t, err)
 			}
 		}
-	})
-}
-
-func FuzzParsePortsAndInterfaces(f *testing.F) {
-	f.Add("5000-5010")
-	f.Add("^docker,=lo")
-	f.Fuzz(func(t *testing.T, text string) {
-		if p, err := ParsePorts(text); err == nil {
-			require.NoError(t, p.check())
-		}
-		if flt, err := parseInterfaces(text); err == nil {
-			flt.allows("eth0")
-			for _, r := range flt.rules {
-				require.NotEmpty(t, r.name)
-			}
-		}
-	})
-}
-
-// stream is a connection whose far end says what it says.
-type stream struct {
-	io.Reader
-	wrote bytes.Buffer
-}
-
-func (s *stream) Write(b []byte) (int, error) { return s.wrote.Write(b) }
-
-func fuzzID() ID {
-	id, err := MakeID([]byte("fuzz"), "127.0.0.1:1")
-	if err != nil {
-		panic(err)
-	}
-	return id
-}
-
-func FuzzHello(f *testing.F) {
-	id := fuzzID()
-	h := hello{role: roleLink, from: 1, to: 2, size: 3, job: id.job}
-	f.Add(append(h.encode(new([nonceBytes]byte)), make([]byte, macBytes)...))
-	f.Add([]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"))
-	f.Add([]byte(magic))
-	f.Fuzz(func(t *testing.T, sent []byte) {
-		s := &stream{Reader: bytes.NewReader(sent)}
-		_, raw, err := receiveHello(s, &id)
-		if err != nil {
-			require.LessOrEqual(t, s.wrote.Len(), answerBytes)
-			if s.wrote.Len() > 0 {
-				require.Equal(t, make([]byte, macBytes), s.wrote.Bytes()[answerBytes-macBytes:], "no proof for strangers")
-			}
-			return
-		}
-		require.Error(t, answerHello(s, &id, raw, welcome), "nobody guesses the proof of a fresh nonce")
-	})
-}
-
-func FuzzAnswer(f *testing.F) {
-	id := fuzzID()
-	f.Add(append(encodeAnswer(welcome, new([nonceBytes]byte)), make([]byte, macBytes)...))
-	f.Add(append(encodeAnswer(wrongVersion, new([nonceBytes]byte)), make([]byte, macBytes)...))
-	f.Fuzz(func(t *testing.T, sent []byte) {
-		v, err := greet(&stream{Reader: bytes.NewReader(sent)}, &id, hello{role: roleLink})
-		require.Error(t, err)
-		require.Contains(t, []verdict{0, wrongVersion, wrongJob}, v, "what needs a proof is not believed without")
-	})
-}
-
-// FuzzGate sends bytes to a listener that serves.
-func FuzzGate(f *testing.F) {
-	id := fuzzID()
-	f.Add([]byte(magic), uint8(3))
-	f.Add(hello{role: roleCheckIn, job: id.job, to: toRoot, size: 2}.encode(new([nonceBytes]byte)), uint8(0))
-	f.Fuzz(func(t *testing.T, sent []byte, cut uint8) {
-		g := newGate(id, slog.New(slog.DiscardHandler), func(hello) verdict { return welcome },
-			func(c net.Conn, h hello) { t.Errorf("let in: %+v", h) })
-		a, b := net.Pipe()
-		g.admit(b)
-		a.SetDeadline(time.Now().Add(time.Second))
-		go io.Copy(io.Discard, a)
-		at := min(int(cut), len(sent))
-		a.Write(sent[:at])
-		a.Write(sent[at:])
-		a.Close()
-		g.close()
 	})
 }
 

@@ -1,34 +1,23 @@
 package bootstrap
 
 import (
-	"bytes"
-	"crypto/hmac"
-	"crypto/rand"
-	"crypto/sha256"
+	"crypto/tls"
 	"encoding/binary"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
+
+	"github.com/gollective/gollective/internal/handshake"
 )
 
-// Every connection starts the same way, whoever dialled:
-//
-//  1. the dialler sends a hello: magic, version, who it is, whom it wants, a nonce;
-//  2. the listener sends an answer: magic, version, a verdict, its own nonce, and
-//     a MAC of both messages under the job's secret;
-//  3. the dialler checks it and sends a MAC of the same bytes with another label.
-//
-// Both have proved the secret then, freshly, and neither proof can be replayed
-// or turned round. Nothing is encrypted: the network is trusted not to change
-// an established connection, as NCCL trusts it, but not to be free of strangers.
+// Every connection starts the same way, whoever dialled: package handshake says
+// how. What a dialler says about itself is a hello.
 
 const (
 	magic           = "GOLLBOOT"
-	protocolVersion = 1
-	nonceBytes      = 32
-	macBytes        = sha256.Size
-	helloBytes      = len(magic) + 4 + 12 + 8 + nonceBytes
-	answerBytes     = len(magic) + 4 + nonceBytes + macBytes
+	protocolVersion = 2
+	helloBody       = 13
 )
 
 type role uint8
@@ -45,197 +34,60 @@ type hello struct {
 	from uint32
 	to   uint32 // the rank wanted; toRoot for the root
 	size uint32
-	job  uint64
 }
 
 const toRoot = ^uint32(0)
 
-type verdict uint8
+type verdict = handshake.Verdict
 
 const (
-	welcome      verdict = 1 + iota
-	wrongVersion         // not proven: sent to whoever asks
-	wrongJob             // not proven
-	wrongProcess         // the process asked for isn't here
-	declaredLost         // the dialler has been declared lost
-	lastVerdict  = declaredLost
+	welcome      = handshake.Welcome
+	wrongProcess = handshake.OwnVerdict     // the process asked for isn't here
+	declaredLost = handshake.OwnVerdict + 1 // the dialler has been declared lost
 )
 
-func (v verdict) String() string {
-	switch v {
-	case welcome:
-		return "welcome"
-	case wrongVersion:
-		return "speaks another protocol version"
-	case wrongJob:
-		return "serves another job"
-	case wrongProcess:
-		return "is another process of this job"
-	case declaredLost:
-		return "counts this process as lost"
+// terms are those of the job. Its connections are encrypted if secure is not nil.
+func (id *ID) terms(secure *tls.Config) handshake.Terms {
+	return handshake.Terms{
+		Magic: magic, Version: protocolVersion, Body: helloBody, Job: id.job, Secret: id.secret[:],
+		Sensible: func(body []byte) bool { h := decodeHello(body); return h.role > 0 && h.role <= lastRole },
+		Refusals: []string{"is another process of this job", "counts this process as lost"},
+		TLS:      secure,
 	}
-	return fmt.Sprintf("gave the unknown verdict %d", uint8(v))
 }
 
-func (h hello) encode(nonce *[nonceBytes]byte) []byte {
-	b := make([]byte, 0, helloBytes)
-	b = append(b, magic...)
-	b = binary.BigEndian.AppendUint16(b, protocolVersion)
-	b = append(b, uint8(h.role), 0)
+func (h hello) encode() []byte {
+	b := make([]byte, 0, helloBody)
+	b = append(b, uint8(h.role))
 	b = binary.BigEndian.AppendUint32(b, h.from)
 	b = binary.BigEndian.AppendUint32(b, h.to)
-	b = binary.BigEndian.AppendUint32(b, h.size)
-	b = binary.BigEndian.AppendUint64(b, h.job)
-	return append(b, nonce[:]...)
+	return binary.BigEndian.AppendUint32(b, h.size)
 }
 
-// decodeHello reads a hello of any version as far as versions agree: magic and
-// version come first and will stay there.
-func decodeHello(b []byte) (h hello, version uint16, ok bool) {
-	if len(b) != helloBytes || string(b[:len(magic)]) != magic {
-		return hello{}, 0, false
-	}
-	s := scanner{rest: b[len(magic):]}
-	version = binary.BigEndian.Uint16(s.take(2))
-	h.role = role(s.u8())
-	reserved := s.u8()
-	h.from, h.to, h.size, h.job = s.u32(), s.u32(), s.u32(), s.u64()
-	if version == protocolVersion && (h.role == 0 || h.role > lastRole || reserved != 0) {
-		return hello{}, 0, false
-	}
-	return h, version, true
+// decodeHello reads helloBody bytes.
+func decodeHello(b []byte) hello {
+	s := scanner{rest: b}
+	return hello{role: role(s.u8()), from: s.u32(), to: s.u32(), size: s.u32()}
 }
 
-func encodeAnswer(v verdict, nonce *[nonceBytes]byte) []byte {
-	b := make([]byte, 0, answerBytes)
-	b = append(b, magic...)
-	b = binary.BigEndian.AppendUint16(b, protocolVersion)
-	b = append(b, uint8(v), 0)
-	return append(b, nonce[:]...)
+// greet is the dialler's side. It returns the connection as it is to be used from
+// then on.
+func greet(conn net.Conn, t handshake.Terms, h hello) (net.Conn, verdict, error) {
+	over := t.Over(conn)
+	v, err := over.Greet(conn, h.encode())
+	if err == nil {
+		conn, err = over.Secure(conn, true)
+	}
+	return conn, v, err
 }
 
-func decodeAnswer(b []byte) (v verdict, version uint16, ok bool) {
-	if len(b) != answerBytes || string(b[:len(magic)]) != magic {
-		return 0, 0, false
-	}
-	version = binary.BigEndian.Uint16(b[len(magic):])
-	v = verdict(b[len(magic)+2])
-	if v == 0 || v > lastVerdict || b[len(magic)+3] != 0 {
-		return 0, 0, false
-	}
-	return v, version, true
-}
-
-func proof(secret *[secretBytes]byte, label string, messages ...[]byte) []byte {
-	m := hmac.New(sha256.New, secret[:])
-	m.Write([]byte(label))
-	for _, b := range messages {
-		m.Write(b)
-	}
-	return m.Sum(nil)
-}
-
-const (
-	listenerLabel = "gollective listener\x00"
-	diallerLabel  = "gollective dialler\x00"
-)
-
-// greet is the dialler's side. A verdict other than welcome comes with an error
-// that says what it means; an error without a verdict is the connection's, or
-// ErrStranger.
-func greet(conn io.ReadWriter, id *ID, h hello) (verdict, error) {
-	h.job = id.job
-	var nonce [nonceBytes]byte
-	rand.Read(nonce[:])
-	mine := h.encode(&nonce)
-	if _, err := conn.Write(mine); err != nil {
-		return 0, err
-	}
-	theirs := make([]byte, answerBytes)
-	if _, err := io.ReadFull(conn, theirs[:len(magic)]); err != nil {
-		return 0, err
-	}
-	if string(theirs[:len(magic)]) != magic {
-		return 0, fmt.Errorf("%w: it doesn't speak this protocol", ErrStranger)
-	}
-	if _, err := io.ReadFull(conn, theirs[len(magic):]); err != nil {
-		return 0, err
-	}
-	v, version, ok := decodeAnswer(theirs)
-	if !ok {
-		return 0, fmt.Errorf("%w: it doesn't speak this protocol", ErrStranger)
-	}
-	switch {
-	case v == wrongVersion || version != protocolVersion:
-		return wrongVersion, fmt.Errorf("%w: it speaks version %d, this process version %d", ErrVersion, version, protocolVersion)
-	case v == wrongJob:
-		return v, fmt.Errorf("%w: it %s", ErrStranger, v)
-	}
-	body := answerBytes - macBytes
-	if !hmac.Equal(theirs[body:], proof(&id.secret, listenerLabel, mine, theirs[:body])) {
-		return 0, fmt.Errorf("%w: it doesn't know the job's secret", ErrStranger)
-	}
-	if v != welcome {
-		return v, fmt.Errorf("%w: it %s", ErrStranger, v)
-	}
-	_, err := conn.Write(proof(&id.secret, diallerLabel, mine, theirs))
-	return welcome, err
-}
-
-// receiveHello is the listener's first half: the hello of somebody who at least
-// knows the job. It answers the others what they can be told, and an error.
-func receiveHello(conn io.ReadWriter, id *ID) (h hello, raw []byte, err error) {
-	raw = make([]byte, helloBytes)
-	// The magic alone first: a stranger with little to say is dropped at once.
-	if _, err := io.ReadFull(conn, raw[:len(magic)]); err != nil {
-		return h, nil, err
-	}
-	if string(raw[:len(magic)]) != magic {
-		return h, nil, fmt.Errorf("%w: it sent %q", ErrStranger, raw[:len(magic)])
-	}
-	if _, err := io.ReadFull(conn, raw[len(magic):]); err != nil {
-		return h, nil, err
-	}
-	h, version, ok := decodeHello(raw)
-	if !ok {
-		return h, nil, fmt.Errorf("%w: its hello makes no sense", ErrStranger)
-	}
-	refuse := wrongVersion
-	if version == protocolVersion {
-		if h.job == id.job {
-			return h, raw, nil
-		}
-		refuse = wrongJob
-	}
-	// No proof: who doesn't know the job is given nothing made with its secret.
-	answer := encodeAnswer(refuse, new([nonceBytes]byte))
-	if _, err := conn.Write(append(answer, make([]byte, macBytes)...)); err != nil {
-		return h, nil, err
-	}
-	if refuse == wrongVersion {
-		return h, nil, fmt.Errorf("%w: it speaks version %d", ErrVersion, version)
-	}
-	return h, nil, fmt.Errorf("%w: it belongs to another job", ErrStranger)
-}
-
-// answerHello is the listener's second half: the proofs. After an error, or any
-// verdict but welcome, the connection is of no more use.
-func answerHello(conn io.ReadWriter, id *ID, raw []byte, v verdict) error {
-	var nonce [nonceBytes]byte
-	rand.Read(nonce[:])
-	answer := encodeAnswer(v, &nonce)
-	answer = append(answer, proof(&id.secret, listenerLabel, raw, answer)...)
-	if _, err := conn.Write(answer); err != nil || v != welcome {
-		return err
-	}
-	theirs := make([]byte, macBytes)
-	if _, err := io.ReadFull(conn, theirs); err != nil {
-		return err
-	}
-	if !hmac.Equal(theirs, proof(&id.secret, diallerLabel, raw, answer)) {
-		return fmt.Errorf("%w: it doesn't know the job's secret", ErrStranger)
-	}
-	return nil
+// newGate lets through those that judge welcomes, to enter.
+func newGate(t handshake.Terms, log *slog.Logger, judge func(hello) verdict, enter func(net.Conn, hello)) *handshake.Gate {
+	return handshake.NewGate(handshake.GateConfig{
+		Name: "bootstrap", Log: log, Terms: t, Prepare: prepare,
+		Judge: func(body []byte) verdict { return judge(decodeHello(body)) },
+		Enter: func(conn net.Conn, body []byte) { enter(conn, decodeHello(body)) },
+	})
 }
 
 // Records between the root and the others: a length, a kind, a body.
@@ -284,19 +136,4 @@ func noEOF(err error) error {
 		return io.ErrUnexpectedEOF
 	}
 	return err
-}
-
-// addrText is how messages name the far end of a connection.
-func addrText(conn net.Conn) string {
-	a := conn.RemoteAddr()
-	if a == nil {
-		return "unknown"
-	}
-	if a.Network() == "unix" {
-		if a.String() == "" || a.String() == "@" || bytes.Equal([]byte(a.String()), []byte{0}) {
-			return "unix"
-		}
-		return "unix:" + a.String()
-	}
-	return a.String()
 }

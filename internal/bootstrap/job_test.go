@@ -206,7 +206,7 @@ func (c *Control) vanish() {
 	c.down = true
 	c.mu.Unlock()
 	if c.gate != nil {
-		c.gate.close()
+		c.gate.Close()
 	}
 	c.shutDown()
 	<-c.ended

@@ -3,6 +3,7 @@ package bootstrap
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -10,8 +11,10 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"strconv"
 	"time"
+
+	"github.com/gollective/gollective/internal/address"
+	"github.com/gollective/gollective/internal/handshake"
 )
 
 // Config is what a process brings to Join. ID, Rank and Size must be set, unless
@@ -30,6 +33,10 @@ type Config struct {
 	Interfaces string
 	Family     string
 	Ports      Ports
+	// TLS encrypts the connections that aren't unix sockets, if it is not nil. All
+	// processes, and the root, must have it or none: ErrTLS otherwise. It serves for
+	// both ends of a connection.
+	TLS *tls.Config
 	// Logger gets the choices made, losses and repairs; nil is silent.
 	Logger *slog.Logger
 }
@@ -51,8 +58,15 @@ func (cfg *Config) check() error {
 	if cfg.ID.IsZero() && cfg.Size > 1 {
 		wrong("no id")
 	}
-	_, err := parseInterfaces(cfg.Interfaces)
-	return errors.Join(append(errs, err, checkFamily(cfg.Family), cfg.Ports.check())...)
+	if err := cfg.place().Check(); err != nil {
+		errs = append(errs, fmt.Errorf("bootstrap: join: %w", err))
+	}
+	return errors.Join(errs...)
+}
+
+// place is where this process may listen.
+func (cfg *Config) place() address.Place {
+	return address.Place{Interfaces: cfg.Interfaces, Family: cfg.Family, Ports: cfg.Ports, KeepAlive: keepAlive, Most: maxMemberAddrs - 1}
 }
 
 // Join brings this process into the job and returns when all Size processes are
@@ -60,7 +74,7 @@ func (cfg *Config) check() error {
 //
 // The error is a *Error for anything that other processes have a part in, and
 // names the phase, the address and the ranks: ErrMissing, ErrClaimed, ErrSize,
-// ErrLost, ErrGaveUp, ErrRoot, ErrVersion, ErrTimeout, or ctx's. When one process
+// ErrLost, ErrGaveUp, ErrRoot, ErrVersion, ErrTLS, ErrTimeout, or ctx's. When one process
 // fails, all that can be told fail with its error, at once.
 func Join(ctx context.Context, cfg Config) (*Control, error) {
 	if err := cfg.check(); err != nil {
@@ -173,7 +187,7 @@ func (j *joiner) step(ctx context.Context, phase Phase, done func() bool, want f
 		e.Addr = j.peers[rank].addr()
 	}
 	if phase == PhaseAddress {
-		e.Addr = addrText(j.root)
+		e.Addr = handshake.AddrText(j.root)
 	}
 	return e
 }
@@ -191,7 +205,7 @@ func (j *joiner) checkIn(ctx context.Context) error {
 	var last error
 	for pause := redial; ; pause = min(2*pause, maxRedial) {
 		root, err := j.callRoot(ctx, roleCheckIn)
-		if errors.Is(err, ErrVersion) {
+		if errors.Is(err, ErrVersion) || errors.Is(err, ErrTLS) {
 			return &Error{Phase: PhaseRoot, Rank: -1, Reporter: j.rank, Addr: j.rootText(), Err: err}
 		}
 		if err == nil {
@@ -266,8 +280,8 @@ func (j *joiner) callRoot(ctx context.Context, as role) (net.Conn, error) {
 		return nil, errors.New("the root has only a unix address, which this system lacks")
 	}
 	h := hello{role: as, from: uint32(j.rank), to: toRoot, size: uint32(j.size)}
-	return race(ctx, addrs, func(ctx context.Context, addr string) (net.Conn, error) {
-		conn, _, err := connect(ctx, addr, j.cfg.Family, &j.cfg.ID, h, dialTime)
+	return handshake.Race(ctx, addrs, func(ctx context.Context, addr string) (net.Conn, error) {
+		conn, _, err := connect(ctx, addr, j.cfg.Family, j.cfg.ID.terms(j.cfg.TLS), h, dialTime)
 		return conn, err
 	})
 }
@@ -303,7 +317,7 @@ func (j *joiner) listen(root net.Conn) error {
 	if j.gate != nil {
 		return nil
 	}
-	g := newGate(j.cfg.ID, j.log, j.judge, j.enter)
+	g := newGate(j.cfg.ID.terms(j.cfg.TLS), j.log, j.judge, j.enter)
 	var tcp []string
 	for _, a := range j.cfg.ID.addrs {
 		if a != localAddr {
@@ -318,16 +332,16 @@ func (j *joiner) listen(root net.Conn) error {
 		if err != nil {
 			return err
 		}
-		g.serve(l)
+		g.Serve(l)
 		j.self.addrs = append(j.self.addrs, name)
 	}
 	if len(tcp) > 0 {
 		l, addrs, err := j.listenTCP(root, tcp)
 		if err != nil {
-			g.close()
+			g.Close()
 			return err
 		}
-		g.serve(l)
+		g.Serve(l)
 		j.self.addrs = append(j.self.addrs, addrs...)
 	}
 	j.mu.Lock()
@@ -338,39 +352,15 @@ func (j *joiner) listen(root net.Conn) error {
 
 // listenTCP takes a port, and returns where others find it.
 func (j *joiner) listenTCP(root net.Conn, rootAddrs []string) (net.Listener, []string, error) {
-	filter, err := parseInterfaces(j.cfg.Interfaces)
+	p := j.cfg.place()
+	p.Routed, p.Loopback = address.Of(root.LocalAddr()), allLoopback(rootAddrs)
+	p.RootHere = !p.Routed.IsValid() || p.Routed.IsLoopback() || p.Routed == address.Of(root.RemoteAddr())
+	if !p.Routed.IsValid() {
+		p.Routed = address.Routed(rootAddrs[0])
+	}
+	l, addrs, err := address.Listen(p, "rank", j.log)
 	if err != nil {
-		return nil, nil, err
-	}
-	nics, err := localNICs()
-	if err != nil {
-		return nil, nil, err
-	}
-	routed := addrOf(root.LocalAddr())
-	rootHere := !routed.IsValid() || routed.IsLoopback() || routed == addrOf(root.RemoteAddr())
-	if !routed.IsValid() {
-		routed = routedAddr(rootAddrs[0])
-	}
-	chosen, err := chooseAddrs(nics, filter, j.cfg.Family, routed, rootHere, allLoopback(rootAddrs))
-	if err != nil {
-		return nil, nil, err
-	}
-	if len(chosen) > 1 {
-		chosen = defaultRouteFirst(chosen)
-	}
-	network, host := "tcp", chosen[0].addr.String()
-	if len(chosen) > 1 {
-		network, host = tcpNetwork(j.cfg.Family), ""
-	}
-	l, err := listenTCP(network, host, j.cfg.Ports)
-	if err != nil {
-		return nil, nil, err
-	}
-	port := strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
-	var addrs []string
-	for _, n := range chosen[:min(len(chosen), maxMemberAddrs-1)] {
-		logChoice(j.log, "rank", n, filter, j.cfg.Family)
-		addrs = append(addrs, net.JoinHostPort(n.addr.String(), port))
+		return nil, nil, fmt.Errorf("bootstrap: %w", err)
 	}
 	return l, addrs, nil
 }
@@ -433,7 +423,7 @@ func (j *joiner) takeRecord(kind recordKind, body []byte, err error) (over bool)
 		return true
 	case err != nil:
 		if !j.nextKnown {
-			j.failure = &Error{Phase: PhaseAddress, Rank: j.rootOwner, Reporter: j.rank, Addr: addrText(j.root), Err: ErrRoot, Detail: err.Error()}
+			j.failure = &Error{Phase: PhaseAddress, Rank: j.rootOwner, Reporter: j.rank, Addr: handshake.AddrText(j.root), Err: ErrRoot, Detail: err.Error()}
 		}
 		return true
 	case kind == recordFailed:
@@ -454,7 +444,7 @@ func (j *joiner) takeRecord(kind recordKind, body []byte, err error) (over bool)
 		}
 		return false
 	}
-	j.failure = &Error{Phase: PhaseAddress, Rank: -1, Reporter: j.rank, Addr: addrText(j.root), Err: errProtocol,
+	j.failure = &Error{Phase: PhaseAddress, Rank: -1, Reporter: j.rank, Addr: handshake.AddrText(j.root), Err: errProtocol,
 		Detail: fmt.Sprintf("the root sent record %d with %d bytes", kind, len(body))}
 	return true
 }

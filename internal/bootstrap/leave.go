@@ -164,7 +164,7 @@ func (c *Control) shutDown() {
 	c.cancel()
 	c.signal()
 	if g != nil {
-		g.close()
+		g.Close()
 	}
 	c.wg.Wait()
 }

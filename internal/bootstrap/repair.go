@@ -10,6 +10,9 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/gollective/gollective/internal/address"
+	"github.com/gollective/gollective/internal/handshake"
 )
 
 // Which links a process wants, how it gets them, and when it may call another
@@ -80,7 +83,7 @@ func pastOf(err error) linkPast {
 	switch {
 	case err == nil:
 		return neverLinked
-	case errors.As(err, &timeout) && timeout.Timeout(), isUnreachable(err):
+	case errors.As(err, &timeout) && timeout.Timeout(), handshake.IsUnreachable(err):
 		return linkTimedOut
 	}
 	return linkClosed
@@ -217,8 +220,8 @@ func (c *Control) dialMember(peer int, d *dialling) (net.Conn, error) {
 		wait = silence
 	}
 	h := hello{role: roleLink, from: uint32(c.rank), to: uint32(peer), size: uint32(c.size)}
-	return race(c.ctx, addrs, func(ctx context.Context, addr string) (net.Conn, error) {
-		conn, v, err := connect(ctx, addr, c.cfg.Family, &c.cfg.ID, h, wait)
+	return handshake.Race(c.ctx, addrs, func(ctx context.Context, addr string) (net.Conn, error) {
+		conn, v, err := connect(ctx, addr, c.cfg.Family, c.cfg.ID.terms(c.cfg.TLS), h, wait)
 		if v == declaredLost {
 			return nil, fmt.Errorf("%w: %w", errDeclaredLost, err)
 		}
@@ -238,7 +241,7 @@ func proven(addrs []string, seen net.Addr) []string {
 				out = append(out, a)
 			}
 		case *net.TCPAddr:
-			if err == nil && ap.Addr().Unmap() == addrOf(s) {
+			if err == nil && ap.Addr().Unmap() == address.Of(s) {
 				out = append(out, a)
 			}
 		}
@@ -251,23 +254,23 @@ func proven(addrs []string, seen net.Addr) []string {
 
 // connect dials and greets. wait bounds the time for an answer, 0 is without
 // bound; ctx ends both.
-func connect(ctx context.Context, addr, family string, id *ID, h hello, wait time.Duration) (net.Conn, verdict, error) {
+func connect(ctx context.Context, addr, family string, t handshake.Terms, h hello, wait time.Duration) (net.Conn, verdict, error) {
 	dialCtx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
-	conn, err := dial(dialCtx, addr, family)
+	dialled, err := dial(dialCtx, addr, family)
 	if err != nil {
 		return nil, 0, err
 	}
 	if wait > 0 {
-		conn.SetDeadline(time.Now().Add(wait))
+		dialled.SetDeadline(time.Now().Add(wait))
 	}
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	v, err := greet(conn, id, h)
+	stop := context.AfterFunc(ctx, func() { dialled.Close() })
+	conn, v, err := greet(dialled, t, h)
 	if !stop() && err == nil {
 		err = ctx.Err() // closed, or about to be
 	}
 	if err != nil {
-		conn.Close()
+		dialled.Close()
 		var timeout net.Error
 		if ctx.Err() != nil {
 			err = ctx.Err()

@@ -1,6 +1,7 @@
 package bootstrap
 
 import (
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -13,6 +14,9 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/gollective/gollective/internal/address"
+	"github.com/gollective/gollective/internal/handshake"
 )
 
 // ListenConfig says where and how the root listens. The zero value is right for
@@ -41,6 +45,8 @@ type ListenConfig struct {
 	// they like, with the same rank and size: each time all of them make one more
 	// job. Without it that is ErrClaimed.
 	Again bool
+	// TLS is as in Config.
+	TLS *tls.Config
 	// Logger gets the choices made; nil is silent.
 	Logger *slog.Logger
 }
@@ -67,7 +73,7 @@ type Root struct {
 	owner   int
 	timeout time.Duration
 	log     *slog.Logger
-	gate    *gate
+	gate    *handshake.Gate
 
 	mu      sync.Mutex
 	size    int    // 0 until the first check-in
@@ -98,8 +104,12 @@ func Listen(c ListenConfig) (*Root, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	filter, err := parseInterfaces(c.Interfaces)
-	if err := errors.Join(err, checkFamily(c.Family), c.Ports.check(), checkNetwork(c.Network)); err != nil {
+	place := address.Place{Interfaces: c.Interfaces, Family: c.Family, Ports: c.Ports}
+	if err := errors.Join(place.Check(), checkNetwork(c.Network)); err != nil {
+		return nil, fmt.Errorf("bootstrap: listen: %w", err)
+	}
+	filter, err := address.ParseInterfaces(c.Interfaces)
+	if err != nil {
 		return nil, err
 	}
 	r := &Root{id: c.ID, owner: c.Owner, again: c.Again, timeout: c.Timeout, log: c.Logger,
@@ -116,9 +126,9 @@ func Listen(c ListenConfig) (*Root, error) {
 		}
 		return nil, err
 	}
-	r.gate = newGate(r.id, r.log, r.judge, r.enter)
+	r.gate = newGate(r.id.terms(c.TLS), r.log, r.judge, r.enter)
 	for _, l := range listeners {
-		r.gate.serve(l)
+		r.gate.Serve(l)
 	}
 	r.log.Info("bootstrap: root listens", "id", r.id)
 	return r, nil
@@ -129,7 +139,7 @@ func checkNetwork(network string) error {
 	case NetworkAll, NetworkLocal, NetworkTCP:
 		return nil
 	}
-	return fmt.Errorf("bootstrap: network %q: %w: want %q, %q or nothing", network, ErrConfig, NetworkLocal, NetworkTCP)
+	return fmt.Errorf("network %q: %w: want %q, %q or nothing", network, ErrConfig, NetworkLocal, NetworkTCP)
 }
 
 // maxIDText bounds the text of an id that Listen makes. A host with many
@@ -139,7 +149,7 @@ const maxIDText = 300
 
 // open makes a new id and its listeners; those made before an error are
 // returned with it.
-func (r *Root) open(c ListenConfig, filter ifFilter) (ls []net.Listener, err error) {
+func (r *Root) open(c ListenConfig, filter address.Filter) (ls []net.Listener, err error) {
 	r.id = newID(nil)
 	if c.Network != NetworkTCP && haveLocal {
 		l, err := listenLocal(rootSocket(r.id.job))
@@ -152,37 +162,37 @@ func (r *Root) open(c ListenConfig, filter ifFilter) (ls []net.Listener, err err
 			return ls, nil
 		}
 	}
-	nics, err := localNICs()
+	nics, err := address.Local()
 	if err != nil {
 		return ls, err
 	}
-	use := usable(nics, filter, c.Family)
+	use := address.Usable(nics, filter, c.Family)
 	if c.Network == NetworkLocal {
-		use = slices.DeleteFunc(slices.Clone(nics), func(n nic) bool {
-			return !n.addr.IsLoopback() || !familyAllows(c.Family, n.addr)
+		use = slices.DeleteFunc(slices.Clone(nics), func(n address.NIC) bool {
+			return !n.Addr.IsLoopback() || !address.FamilyAllows(c.Family, n.Addr)
 		})
 	}
 	if len(use) == 0 {
-		return ls, noInterface(nics, filter, c.Family)
+		return ls, fmt.Errorf("bootstrap: %w", address.NoneUsable(nics, filter, c.Family))
 	}
-	use = defaultRouteFirst(use)
+	use = address.DefaultRouteFirst(use)
 	host := "" // every address of the host, for one port for all of them
 	if len(use) == 1 {
-		host = use[0].addr.String()
+		host = use[0].Addr.String()
 	}
-	l, err := listenTCP(tcpNetwork(c.Family), host, c.Ports)
+	l, err := address.ListenAt(address.Network(c.Family), host, c.Ports, keepAlive)
 	if err != nil {
-		return ls, err
+		return ls, fmt.Errorf("bootstrap: %w", err)
 	}
 	ls = append(ls, l)
 	port := strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 	for _, n := range use {
 		more := r.id
-		more.addrs = append(slices.Clone(r.id.addrs), net.JoinHostPort(n.addr.String(), port))
+		more.addrs = append(slices.Clone(r.id.addrs), net.JoinHostPort(n.Addr.String(), port))
 		if len(more.addrs) > maxIDAddrs || len(more.String()) > maxIDText {
 			break
 		}
-		logChoice(r.log, "root", n, filter, c.Family)
+		address.LogChoice(r.log, "root", n, filter, c.Family)
 		r.id = more
 	}
 	return ls, nil
@@ -216,9 +226,9 @@ func reopen(id ID, family string) (ls []net.Listener, err error) {
 		if ip, err := netip.ParseAddr(host); err == nil && ip.IsLoopback() {
 			bind = host
 		}
-		l, err := listenTCP(tcpNetwork(family), bind, Ports{First: n})
+		l, err := address.ListenAt(address.Network(family), bind, Ports{First: n}, keepAlive)
 		if err != nil {
-			return ls, err
+			return ls, fmt.Errorf("bootstrap: %w", err)
 		}
 		ls = append(ls, l)
 	}
@@ -235,7 +245,7 @@ func (r *Root) ID() ID { return r.id }
 func (r *Root) Close() error {
 	r.close.Do(func() {
 		close(r.closed)
-		r.gate.close()
+		r.gate.Close()
 		r.watch.Wait()
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -438,7 +448,7 @@ func (r *Root) missing() []int {
 }
 
 func (r *Root) missingError(missing []int, detail string) *Error {
-	if crowd := r.gate.crowdText(); crowd != "" {
+	if crowd := r.gate.CrowdText(); crowd != "" {
 		detail += "; " + crowd
 	}
 	return &Error{Phase: PhaseCheckIn, Rank: missing[0], Reporter: -1, Err: ErrMissing, Missing: missing, Detail: detail}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gollective/gollective/internal/handshake"
 )
 
 // joinAll runs Join on all ranks and returns their errors; those that succeed
@@ -209,7 +212,7 @@ func fakeMember(t *testing.T, cfg Config, host uint64) net.Conn {
 		}
 	}
 	h := hello{role: roleCheckIn, from: uint32(cfg.Rank), to: toRoot, size: uint32(cfg.Size)}
-	conn, _, err := connect(context.Background(), addr, "", &cfg.ID, h, 0)
+	conn, _, err := connect(context.Background(), addr, "", cfg.ID.terms(nil), h, 0)
 	require.NoError(t, err)
 	m := member{incarnation: rand.Uint64(), host: host, name: "fake", addrs: []string{"127.0.0.1:1"}}
 	require.NoError(t, writeRecord(conn, recordCheckIn, m.append(nil)))
@@ -255,7 +258,7 @@ func TestConfigMistakesAreErrorsBeforeAnythingIsSent(t *testing.T) {
 		"description":      {ID: id, Size: 2, Description: make([]byte, MaxDescription+1)},
 		"family":           {ID: id, Size: 2, Family: "AF_UNIX"},
 		"interfaces":       {ID: id, Size: 2, Interfaces: "eth,,lo"},
-		"ports":            {ID: id, Size: 2, Ports: Ports{10, 5}},
+		"ports":            {ID: id, Size: 2, Ports: Ports{First: 10, Last: 5}},
 		"too many to hold": {ID: id, Size: maxSize + 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -267,7 +270,7 @@ func TestConfigMistakesAreErrorsBeforeAnythingIsSent(t *testing.T) {
 		"network":    {Network: "udp"},
 		"family":     {Family: "inet"},
 		"interfaces": {Interfaces: "^"},
-		"ports":      {Ports: Ports{-1, 0}},
+		"ports":      {Ports: Ports{First: -1}},
 		"nothing":    {Network: NetworkTCP, Interfaces: "=no-such-interface"},
 	} {
 		t.Run("listen "+name, func(t *testing.T) {
@@ -281,20 +284,20 @@ func TestAnotherVersionIsNamed(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
+	id := newID([]string{l.Addr().String()})
+	later := id.terms(nil)
+	later.Version++
 	go func() {
 		for {
 			conn, err := l.Accept()
 			if err != nil {
 				return
 			}
-			answer := encodeAnswer(wrongVersion, new([nonceBytes]byte))
-			binary.BigEndian.PutUint16(answer[len(magic):], protocolVersion+1)
-			io.ReadFull(conn, make([]byte, helloBytes))
-			conn.Write(append(answer, make([]byte, macBytes)...))
+			later.Receive(conn)
 			conn.Close()
 		}
 	}()
-	_, err = Join(context.Background(), Config{ID: newID([]string{l.Addr().String()}), Size: 2})
+	_, err = Join(context.Background(), Config{ID: id, Size: 2})
 	require.ErrorIs(t, err, ErrVersion)
 	require.ErrorContains(t, err, fmt.Sprintf("version %d", protocolVersion+1))
 }
@@ -325,8 +328,10 @@ func strangers(addr string, id ID, stop chan struct{}) *sync.WaitGroup {
 	}
 	stale := newID(id.addrs)
 	stale.job = id.job
-	h := hello{role: roleCheckIn, from: 1, to: toRoot, size: 4, job: id.job}
-	old := h.encode(new([nonceBytes]byte))
+	h := hello{role: roleCheckIn, from: 1, to: toRoot, size: 4}
+	terms := id.terms(nil)
+	raw := terms.Hello(h.encode(), new([handshake.NonceBytes]byte))
+	old := slices.Clone(raw)
 	binary.BigEndian.PutUint16(old[len(magic):], protocolVersion+1)
 	var wg sync.WaitGroup
 	for _, f := range []func(net.Conn){
@@ -339,18 +344,18 @@ func strangers(addr string, id ID, stop chan struct{}) *sync.WaitGroup {
 			c.Write(b)
 			io.Copy(io.Discard, c)
 		},
-		func(c net.Conn) { <-stop },                                              // says nothing
-		func(c net.Conn) {},                                                      // hangs up
-		func(c net.Conn) { io.WriteString(c, magic); <-stop },                    // half a hello
-		func(c net.Conn) { c.Write(old); io.Copy(io.Discard, c) },                // another version
-		func(c net.Conn) { greet(c, &stale, h); io.Copy(io.Discard, c) },         // no secret
-		func(c net.Conn) { c.Write(h.encode(new([nonceBytes]byte))); <-stop },    // no proof
-		func(c net.Conn) { other := newID(nil); greet(c, &other, h) },            // another job
-		func(c net.Conn) { h := h; h.role = 77; greet(c, &id, h) },               // no role
-		func(c net.Conn) { h := h; h.to = 3; greet(c, &id, h) },                  // another process
-		func(c net.Conn) { greet(c, &id, h); c.Write(bytes.Repeat(old, 10000)) }, // a member gone mad
+		func(c net.Conn) { <-stop },                                                // says nothing
+		func(c net.Conn) {},                                                        // hangs up
+		func(c net.Conn) { io.WriteString(c, magic); <-stop },                      // half a hello
+		func(c net.Conn) { c.Write(old); io.Copy(io.Discard, c) },                  // another version
+		func(c net.Conn) { greet(c, stale.terms(nil), h); io.Copy(io.Discard, c) }, // no secret
+		func(c net.Conn) { c.Write(raw); <-stop },                                  // no proof
+		func(c net.Conn) { other := newID(nil); greet(c, other.terms(nil), h) },    // another job
+		func(c net.Conn) { h := h; h.role = 77; greet(c, terms, h) },               // no role
+		func(c net.Conn) { h := h; h.to = 3; greet(c, terms, h) },                  // another process
+		func(c net.Conn) { greet(c, terms, h); c.Write(bytes.Repeat(old, 10000)) }, // a member gone mad
 		func(c net.Conn) { // slow loris
-			for _, b := range h.encode(new([nonceBytes]byte)) {
+			for _, b := range raw {
 				c.Write([]byte{b})
 				select {
 				case <-stop:
@@ -451,22 +456,20 @@ func TestSilentStrangersAreDropped(t *testing.T) {
 		dropped <- err
 	}()
 	// By the crowd that comes after it...
-	for range maxStrangers {
+	for range handshake.MaxStrangers {
 		c, err := net.Dial("tcp", addr)
 		require.NoError(t, err)
 		defer c.Close()
 	}
 	require.Error(t, <-dropped)
-	root.gate.mu.Lock()
-	require.LessOrEqual(t, root.gate.strangers.Len(), maxStrangers)
-	root.gate.mu.Unlock()
+	strangers, _ := root.gate.Crowd()
+	require.LessOrEqual(t, strangers, handshake.MaxStrangers)
 	// ...or by its deadline.
 	require.Eventually(t, func() bool {
-		root.gate.mu.Lock()
-		defer root.gate.mu.Unlock()
-		return root.gate.strangers.Len() == 0 && root.gate.turned == maxStrangers+1
+		strangers, turned := root.gate.Crowd()
+		return strangers == 0 && turned == handshake.MaxStrangers+1
 	}, patient, 10*time.Millisecond)
-	require.Contains(t, root.gate.crowdText(), fmt.Sprint(maxStrangers+1, " connections turned away"))
+	require.Contains(t, root.gate.CrowdText(), fmt.Sprint(handshake.MaxStrangers+1, " connections turned away"))
 }
 
 // NCCL issue 1936: starting again on a fixed port hangs.

@@ -3,28 +3,11 @@
 package bootstrap
 
 import (
-	"errors"
 	"net"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 )
-
-func isAddrInUse(err error) bool { return errors.Is(err, syscall.EADDRINUSE) }
-
-// isRefused: the host says that nobody listens there.
-func isRefused(err error) bool {
-	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT)
-}
-
-func isResetErrno(err error) bool {
-	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNABORTED)
-}
-
-func isUnreachable(err error) bool {
-	return errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTDOWN) ||
-		errors.Is(err, syscall.ETIMEDOUT)
-}
 
 // glance looks at a connection without waiting and without taking anything off:
 // is there something to read, or has the far end gone?

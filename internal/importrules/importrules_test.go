@@ -65,9 +65,11 @@ var rooms = []struct {
 	{"internal/affinity", room{modules: []string{sys}}},
 	// How processes find each other.
 	{"internal/launch", room{modules: []string{sys}}},
-	{"internal/bootstrap", room{ours: []string{"internal/fault", "internal/launch"}, modules: []string{sys}}},
+	{"internal/address", room{modules: []string{sys}}},
+	{"internal/handshake", room{modules: []string{sys}}},
+	{"internal/bootstrap", room{ours: []string{"internal/address", "internal/fault", "internal/handshake", "internal/launch"}, modules: []string{sys}}},
 	// Ranks of several hosts: proxies carry FIFOs over sockets.
-	{"transport/tcp", room{ours: []string{"internal/bootstrap", "internal/fault", "internal/spin", "transport"}, modules: []string{sys}}},
+	{"transport/tcp", room{ours: []string{"internal/address", "internal/handshake", "internal/fault", "internal/spin", "transport"}, modules: []string{sys}}},
 
 	// Processes that are started, watched and ended together.
 	{"internal/herd", room{modules: []string{sys}}},

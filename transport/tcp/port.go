@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/gollective/gollective/internal/bootstrap"
+	"github.com/gollective/gollective/internal/address"
 	"github.com/gollective/gollective/transport"
 )
 
@@ -18,7 +18,7 @@ type PortConfig struct {
 	// Interfaces, Family and Ports say where to listen, as in bootstrap.Config.
 	Interfaces string
 	Family     string
-	Ports      bootstrap.Ports
+	Ports      address.Ports
 	// Routed is this host's address from which the root of the job is reached.
 	// The zero value, for the root's own host, advertises all addresses.
 	Routed netip.Addr

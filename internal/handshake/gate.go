@@ -1,4 +1,4 @@
-package bootstrap
+package handshake
 
 import (
 	"container/list"
@@ -12,20 +12,15 @@ import (
 	"time"
 )
 
-// A gate accepts connections and lets through those that prove to belong to the
+// A Gate accepts connections and lets through those that prove to belong to the
 // job. Everything else that can reach a port — scanners, browsers, programs that
-// connect and say nothing or one byte a second — gets strangerTime, from the
+// connect and say nothing or one byte a second — gets StrangerTime, from the
 // moment it is accepted, and then the connection is closed. Each is handled on
-// its own, so none makes another wait; when there are more than maxStrangers at
+// its own, so none makes another wait; when there are more than MaxStrangers at
 // once the oldest of them is closed. Who knows the job's number counts apart, so
 // that a crowd of strangers doesn't push out members in the middle of a hello.
-type gate struct {
-	id    ID
-	log   *slog.Logger
-	judge func(hello) verdict // before the proof, so nothing may depend on it
-	// enter gets a proven connection, with strangerTime's deadline still set, and
-	// owns it.
-	enter func(net.Conn, hello)
+type Gate struct {
+	c GateConfig
 
 	mu        sync.Mutex
 	closed    bool
@@ -38,17 +33,36 @@ type gate struct {
 }
 
 const (
-	strangerTime = 3 * time.Second
-	maxStrangers = 256
+	// StrangerTime is how long a connection may take to prove itself.
+	StrangerTime = 3 * time.Second
+	// MaxStrangers is how many connections may be unknown at once.
+	MaxStrangers = 256
 	maxGreeted   = 256
 )
 
-func newGate(id ID, log *slog.Logger, judge func(hello) verdict, enter func(net.Conn, hello)) *gate {
-	return &gate{id: id, log: log, judge: judge, enter: enter, strangers: list.New(), greeted: list.New()}
+// GateConfig says whom a Gate lets through.
+type GateConfig struct {
+	// Name begins the log's messages.
+	Name  string
+	Log   *slog.Logger
+	Terms Terms
+	// Prepare is given a new connection, and may refuse it; it may be nil.
+	Prepare func(net.Conn) error
+	// Judge gives its verdict on a body before the proof, so nothing may depend
+	// on it; nil welcomes all.
+	Judge func(body []byte) Verdict
+	// Enter gets a proven connection, with StrangerTime's deadline still set, and
+	// owns it. Close waits for it.
+	Enter func(conn net.Conn, body []byte)
 }
 
-// serve takes over l and accepts from it until close.
-func (g *gate) serve(l net.Listener) {
+// NewGate returns a Gate without a listener.
+func NewGate(c GateConfig) *Gate {
+	return &Gate{c: c, strangers: list.New(), greeted: list.New()}
+}
+
+// Serve takes over l and accepts from it until Close.
+func (g *Gate) Serve(l net.Listener) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
@@ -60,7 +74,7 @@ func (g *gate) serve(l net.Listener) {
 	go g.accept(l)
 }
 
-func (g *gate) accept(l net.Listener) {
+func (g *Gate) accept(l net.Listener) {
 	defer g.wg.Done()
 	pause := 5 * time.Millisecond
 	for {
@@ -76,19 +90,20 @@ func (g *gate) accept(l net.Listener) {
 			continue
 		}
 		pause = 5 * time.Millisecond
-		g.admit(conn)
+		g.Admit(conn)
 	}
 }
 
-func (g *gate) admit(conn net.Conn) {
+// Admit takes over a connection as if it had been accepted.
+func (g *Gate) Admit(conn net.Conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
 		conn.Close()
 		return
 	}
-	conn.SetDeadline(time.Now().Add(strangerTime))
-	at := crowd(g.strangers, conn, maxStrangers)
+	conn.SetDeadline(time.Now().Add(StrangerTime))
+	at := crowd(g.strangers, conn, MaxStrangers)
 	g.wg.Add(1)
 	go g.examine(conn, at)
 }
@@ -101,51 +116,62 @@ func crowd(l *list.List, conn net.Conn, limit int) *list.Element {
 	return l.PushBack(conn)
 }
 
-func (g *gate) examine(conn net.Conn, at *list.Element) {
+func (g *Gate) examine(conn net.Conn, at *list.Element) {
 	defer g.wg.Done()
-	h, err := g.prove(conn, at)
+	proven, body, err := g.prove(conn, at)
 	if err != nil {
 		conn.Close()
 		g.turnAway(conn, err)
 		return
 	}
-	g.enter(conn, h)
+	g.c.Enter(proven, body)
 }
 
 var errTurned = errors.New("refused")
 
-func (g *gate) prove(conn net.Conn, at *list.Element) (hello, error) {
+// prove returns the connection as it is to be used from then on, and the body of
+// the hello.
+func (g *Gate) prove(conn net.Conn, at *list.Element) (net.Conn, []byte, error) {
 	remove := func(l *list.List) {
 		g.mu.Lock()
 		l.Remove(at) // does nothing when crowd has taken it out
 		g.mu.Unlock()
 	}
-	if err := prepare(conn); err != nil {
-		remove(g.strangers)
-		return hello{}, err
+	if g.c.Prepare != nil {
+		if err := g.c.Prepare(conn); err != nil {
+			remove(g.strangers)
+			return nil, nil, err
+		}
 	}
-	h, raw, err := receiveHello(conn, &g.id)
+	t := g.c.Terms.Over(conn)
+	body, raw, err := t.Receive(conn)
 	remove(g.strangers)
 	if err != nil {
-		return h, err
+		return nil, nil, err
 	}
 	g.mu.Lock()
 	at = crowd(g.greeted, conn, maxGreeted)
 	g.mu.Unlock()
-	v := g.judge(h)
-	err = answerHello(conn, &g.id, raw, v)
-	remove(g.greeted)
-	if err == nil && v != welcome {
-		err = fmt.Errorf("%w: this process %s", errTurned, v)
+	defer remove(g.greeted)
+	v := Welcome
+	if g.c.Judge != nil {
+		v = g.c.Judge(body)
 	}
-	return h, err
+	if err := t.Answer(conn, raw, v); err != nil {
+		return nil, nil, err
+	}
+	if v != Welcome {
+		return nil, nil, fmt.Errorf("%w: this process %s", errTurned, t.Text(v))
+	}
+	proven, err := t.Secure(conn, false)
+	return proven, body, err
 }
 
-func (g *gate) turnAway(conn net.Conn, err error) {
+func (g *Gate) turnAway(conn net.Conn, err error) {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		err = errors.New("it closed the connection")
 	}
-	why := fmt.Sprintf("%s: %v", addrText(conn), err)
+	why := fmt.Sprintf("%s: %v", AddrText(conn), err)
 	g.mu.Lock()
 	closed := g.closed
 	if !closed {
@@ -154,12 +180,20 @@ func (g *gate) turnAway(conn net.Conn, err error) {
 	}
 	g.mu.Unlock()
 	if !closed {
-		g.log.Debug("bootstrap: connection turned away", "from", addrText(conn), "why", err)
+		g.c.Log.Debug(g.c.Name+": connection turned away", "from", AddrText(conn), "why", err)
 	}
 }
 
-// crowdText is a remark about those turned away, for errors that a stranger may explain.
-func (g *gate) crowdText() string {
+// Crowd is how many connections have said nothing valid so far, and how many have
+// been turned away.
+func (g *Gate) Crowd() (strangers, turned int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.strangers.Len(), g.turned
+}
+
+// CrowdText is a remark about those turned away, for errors that a stranger may explain.
+func (g *Gate) CrowdText() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.turned == 0 {
@@ -168,9 +202,9 @@ func (g *gate) crowdText() string {
 	return fmt.Sprintf("%d connections turned away, the last from %s", g.turned, g.last)
 }
 
-// close ends the listeners and everybody still being examined, and waits until
-// no more calls of enter are under way.
-func (g *gate) close() {
+// Close ends the listeners and everybody still being examined, and waits until
+// no more calls of Enter are under way.
+func (g *Gate) Close() {
 	g.mu.Lock()
 	g.closed = true
 	for _, l := range g.listeners {
@@ -185,11 +219,26 @@ func (g *gate) close() {
 	g.wg.Wait()
 }
 
-// race dials addrs until one of them proves to be the listener wanted: each when
+// AddrText is how messages name the far end of a connection.
+func AddrText(conn net.Conn) string {
+	a := conn.RemoteAddr()
+	if a == nil {
+		return "unknown"
+	}
+	if a.Network() == "unix" {
+		if a.String() == "" || a.String() == "@" || a.String() == "\x00" {
+			return "unix"
+		}
+		return "unix:" + a.String()
+	}
+	return a.String()
+}
+
+// Race dials addrs until one of them proves to be the listener wanted: each when
 // the one before has failed, or has taken raceStagger. start is called with each
 // address; the first connection that it returns is kept. When all fail, the most
 // telling error is returned.
-func race(ctx context.Context, addrs []string, start func(context.Context, string) (net.Conn, error)) (net.Conn, error) {
+func Race(ctx context.Context, addrs []string, start func(context.Context, string) (net.Conn, error)) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	type result struct {
@@ -252,13 +301,13 @@ func telling(err error) int {
 	switch {
 	case errors.Is(err, context.Canceled):
 		return 0
-	case errors.Is(err, ErrVersion):
+	case errors.Is(err, ErrVersion), errors.Is(err, ErrTLS):
 		return 5
 	case errors.Is(err, ErrStranger):
 		return 4
-	case isUnreachable(err):
+	case IsUnreachable(err):
 		return 1
-	case classify(err) == troubleRefused:
+	case IsRefused(err):
 		return 2
 	}
 	return 3

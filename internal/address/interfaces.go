@@ -1,4 +1,6 @@
-package bootstrap
+// Package address says where a process listens, and at which of its addresses
+// others are told to find it.
+package address
 
 import (
 	"fmt"
@@ -19,20 +21,20 @@ import (
 // NCCL: ncclFindInterfaces (src/misc/socket.cc), which takes the first
 // interface by name instead of asking for the route.
 
-// nic is one address of one running interface.
-type nic struct {
-	name string
-	addr netip.Addr
+// NIC is one address of one running interface.
+type NIC struct {
+	Name string
+	Addr netip.Addr
 }
 
-// localNICs lists the addresses of the running interfaces, IPv4 first within
+// Local lists the addresses of the running interfaces, IPv4 first within
 // each interface.
-func localNICs() ([]nic, error) {
+func Local() ([]NIC, error) {
 	ifs, err := net.Interfaces()
 	if err != nil {
-		return nil, fmt.Errorf("bootstrap: list network interfaces: %w", err)
+		return nil, fmt.Errorf("list network interfaces: %w", err)
 	}
-	var v4, v6 []nic
+	var v4, v6 []NIC
 	for _, i := range ifs {
 		if i.Flags&net.FlagUp == 0 {
 			continue
@@ -51,17 +53,17 @@ func localNICs() ([]nic, error) {
 				continue
 			}
 			if ip = ip.Unmap(); ip.Is4() {
-				v4 = append(v4, nic{i.Name, ip})
+				v4 = append(v4, NIC{i.Name, ip})
 			} else {
-				v6 = append(v6, nic{i.Name, ip})
+				v6 = append(v6, NIC{i.Name, ip})
 			}
 		}
 	}
 	return append(v4, v6...), nil
 }
 
-// ifFilter is the parsed form of NCCL_SOCKET_IFNAME.
-type ifFilter struct {
+// Filter is the parsed form of NCCL_SOCKET_IFNAME.
+type Filter struct {
 	text  string
 	rules []ifRule
 }
@@ -72,11 +74,11 @@ type ifRule struct {
 	exact   bool // '='
 }
 
-// parseInterfaces reads a comma list of interface name prefixes. '^' before one
+// ParseInterfaces reads a comma list of interface name prefixes. '^' before one
 // excludes and '=' means the whole name; before the first they hold for the
 // whole list, as in NCCL. With only exclusions everything else is allowed.
-func parseInterfaces(text string) (ifFilter, error) {
-	f := ifFilter{text: text}
+func ParseInterfaces(text string) (Filter, error) {
+	f := Filter{text: text}
 	if text == "" {
 		return f, nil
 	}
@@ -91,7 +93,7 @@ func parseInterfaces(text string) (ifFilter, error) {
 			r.name, r.exact = rest, true
 		}
 		if r.name == "" || strings.ContainsAny(r.name, "^= \t") {
-			return f, fmt.Errorf("bootstrap: interfaces %q: %w: item %q; want a list as in \"eth,=ib0\" or \"^docker,lo\"", text, ErrConfig, item)
+			return f, fmt.Errorf("interfaces %q: %w: item %q; want a list as in \"eth,=ib0\" or \"^docker,lo\"", text, ErrConfig, item)
 		}
 		if i == 0 {
 			all = ifRule{exclude: r.exclude, exact: r.exact}
@@ -101,7 +103,8 @@ func parseInterfaces(text string) (ifFilter, error) {
 	return f, nil
 }
 
-func (f ifFilter) allows(name string) bool {
+// Allows reports whether the user wants interfaces of this name.
+func (f Filter) Allows(name string) bool {
 	any, included := true, false
 	for _, r := range f.rules {
 		match := strings.HasPrefix(name, r.name)
@@ -126,16 +129,17 @@ const (
 	FamilyIPv6 = "AF_INET6"
 )
 
-func checkFamily(family string) error {
+// CheckFamily refuses what is neither a family nor empty, which means both.
+func CheckFamily(family string) error {
 	switch family {
 	case "", FamilyIPv4, FamilyIPv6:
 		return nil
 	}
-	return fmt.Errorf("bootstrap: address family %q: %w: want %s, %s or nothing", family, ErrConfig, FamilyIPv4, FamilyIPv6)
+	return fmt.Errorf("address family %q: %w: want %s, %s or nothing", family, ErrConfig, FamilyIPv4, FamilyIPv6)
 }
 
-// tcpNetwork is package net's name for TCP of a family.
-func tcpNetwork(family string) string {
+// Network is package net's name for TCP of a family.
+func Network(family string) string {
 	switch family {
 	case FamilyIPv4:
 		return "tcp4"
@@ -145,37 +149,38 @@ func tcpNetwork(family string) string {
 	return "tcp"
 }
 
-func familyAllows(family string, ip netip.Addr) bool {
+// FamilyAllows reports whether ip is of the family.
+func FamilyAllows(family string, ip netip.Addr) bool {
 	return family == "" || (family == FamilyIPv4) == ip.Is4()
 }
 
 // rankNIC orders interfaces as far as their names tell: 0 is best.
-func rankNIC(n nic) int {
+func rankNIC(n NIC) int {
 	switch {
-	case n.addr.IsLoopback():
+	case n.Addr.IsLoopback():
 		return 3
-	case strings.HasPrefix(n.name, "virbr"):
+	case strings.HasPrefix(n.Name, "virbr"):
 		return 2
-	case strings.HasPrefix(n.name, "docker"), strings.HasPrefix(n.name, "br-"), strings.HasPrefix(n.name, "veth"),
-		strings.HasPrefix(n.name, "cni"), strings.HasPrefix(n.name, "cali"):
+	case strings.HasPrefix(n.Name, "docker"), strings.HasPrefix(n.Name, "br-"), strings.HasPrefix(n.Name, "veth"),
+		strings.HasPrefix(n.Name, "cni"), strings.HasPrefix(n.Name, "cali"):
 		return 1
 	}
 	return 0
 }
 
-// usable is the addresses that may be told to others, the best first. Loopback
+// Usable is the addresses that may be told to others, the best first. Loopback
 // is among them only when the user asks for its interface by name, or when it
 // is all there is.
-func usable(nics []nic, f ifFilter, family string) []nic {
-	var byRank [4][]nic
+func Usable(nics []NIC, f Filter, family string) []NIC {
+	var byRank [4][]NIC
 	for _, n := range nics {
-		if !f.allows(n.name) || !familyAllows(family, n.addr) {
+		if !f.Allows(n.Name) || !FamilyAllows(family, n.Addr) {
 			continue
 		}
-		if n.addr.IsLinkLocalUnicast() || n.addr.IsMulticast() || n.addr.IsUnspecified() {
+		if n.Addr.IsLinkLocalUnicast() || n.Addr.IsMulticast() || n.Addr.IsUnspecified() {
 			continue
 		}
-		if !f.names(n.name) {
+		if !f.names(n.Name) {
 			byRank[rankNIC(n)] = append(byRank[rankNIC(n)], n)
 		} else {
 			byRank[0] = append(byRank[0], n)
@@ -189,51 +194,52 @@ func usable(nics []nic, f ifFilter, family string) []nic {
 }
 
 // names reports whether an including rule of the user's matches.
-func (f ifFilter) names(name string) bool {
+func (f Filter) names(name string) bool {
 	for _, r := range f.rules {
 		if !r.exclude && (name == r.name || !r.exact && strings.HasPrefix(name, r.name)) {
-			return f.allows(name)
+			return f.Allows(name)
 		}
 	}
 	return false
 }
 
-// chooseAddrs is the addresses to advertise, the best first. routed is the
+// Choose is the addresses to advertise, the best first. routed is the
 // address from which this host reaches the root's, if known. When the root is on
 // this host that says nothing about how others come here, and all addresses are
 // advertised. loopbackJob says that the root is at loopback addresses only, so
 // that all of the job is on this host.
-func chooseAddrs(nics []nic, f ifFilter, family string, routed netip.Addr, rootHere, loopbackJob bool) ([]nic, error) {
+func Choose(nics []NIC, f Filter, family string, routed netip.Addr, rootHere, loopbackJob bool) ([]NIC, error) {
 	routed = routed.Unmap()
 	if loopbackJob && len(f.rules) == 0 {
-		if routed.IsLoopback() && familyAllows(family, routed) {
-			return []nic{{"loopback", routed}}, nil
+		if routed.IsLoopback() && FamilyAllows(family, routed) {
+			return []NIC{{"loopback", routed}}, nil
 		}
 		for _, n := range nics {
-			if n.addr.IsLoopback() && familyAllows(family, n.addr) {
-				return []nic{n}, nil
+			if n.Addr.IsLoopback() && FamilyAllows(family, n.Addr) {
+				return []NIC{n}, nil
 			}
 		}
 	}
-	candidates := usable(nics, f, family)
+	candidates := Usable(nics, f, family)
 	if len(candidates) == 0 {
-		return nil, noInterface(nics, f, family)
+		return nil, NoneUsable(nics, f, family)
 	}
 	if rootHere {
 		return candidates, nil
 	}
 	for _, n := range candidates {
-		if n.addr == routed {
-			return []nic{n}, nil
+		if n.Addr == routed {
+			return []NIC{n}, nil
 		}
 	}
 	return candidates[:1], nil
 }
 
-func noInterface(nics []nic, f ifFilter, family string) error {
+// NoneUsable is the error for when Usable finds nothing.
+func NoneUsable(nics []NIC, f Filter, family string) error {
 	var have []string
 	for _, n := range nics {
-		have = append(have, n.name+" "+n.addr.String())
+		have = append(have, n.Name+" "+n.Addr.String())
 	}
 	want := "any interface"
 	if f.text != "" {
@@ -242,29 +248,29 @@ func noInterface(nics []nic, f ifFilter, family string) error {
 	if family != "" {
 		want += " with family " + family
 	}
-	return fmt.Errorf("bootstrap: %w: no usable address for %s; this host has %s", ErrConfig, want, strings.Join(have, ", "))
+	return fmt.Errorf("bootstrap: %w: no Usable address for %s; this host has %s", ErrConfig, want, strings.Join(have, ", "))
 }
 
-// routedAddr asks the kernel which local address it would reach target from. No
+// Routed asks the kernel which local address it would reach target from. No
 // packet is sent: connecting a UDP socket only looks up the route.
-func routedAddr(target string) netip.Addr {
+func Routed(target string) netip.Addr {
 	conn, err := net.Dial("udp", target)
 	if err != nil {
 		return netip.Addr{}
 	}
 	defer conn.Close()
-	return addrOf(conn.LocalAddr())
+	return Of(conn.LocalAddr())
 }
 
-// defaultRouteFirst moves the addresses from which the rest of the world is
+// DefaultRouteFirst moves the addresses from which the rest of the world is
 // reached to the front. The targets are addresses that documentation uses and
 // nobody has.
-func defaultRouteFirst(nics []nic) []nic {
-	first := []netip.Addr{routedAddr("192.0.2.1:9"), routedAddr("[2001:db8::1]:9")}
+func DefaultRouteFirst(nics []NIC) []NIC {
+	first := []netip.Addr{Routed("192.0.2.1:9"), Routed("[2001:db8::1]:9")}
 	out := slices.Clone(nics)
-	slices.SortStableFunc(out, func(a, b nic) int {
-		place := func(n nic) int {
-			if slices.Contains(first, n.addr) {
+	slices.SortStableFunc(out, func(a, b NIC) int {
+		place := func(n NIC) int {
+			if slices.Contains(first, n.Addr) {
 				return 0
 			}
 			return 1
@@ -274,8 +280,8 @@ func defaultRouteFirst(nics []nic) []nic {
 	return out
 }
 
-// addrOf is the IP address of a TCP or UDP address, or the zero Addr.
-func addrOf(a net.Addr) netip.Addr {
+// Of is the IP address of a TCP or UDP address, or the zero Addr.
+func Of(a net.Addr) netip.Addr {
 	switch a := a.(type) {
 	case *net.TCPAddr:
 		return a.AddrPort().Addr().Unmap()
@@ -285,7 +291,8 @@ func addrOf(a net.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-func logChoice(log *slog.Logger, what string, chosen nic, f ifFilter, family string) {
-	log.Info("bootstrap: address chosen", "for", what, "interface", chosen.name, "addr", chosen.addr.String(),
+// LogChoice tells that an address has been chosen for what, and what decided.
+func LogChoice(log *slog.Logger, what string, chosen NIC, f Filter, family string) {
+	log.Info("address chosen", "for", what, "interface", chosen.Name, "addr", chosen.Addr.String(),
 		"interfaces", f.text, "family", family)
 }
