@@ -1,6 +1,7 @@
 package spin
 
 import (
+	"runtime/trace"
 	"time"
 
 	"github.com/gollective/gollective/internal/cpuclock"
@@ -19,6 +20,7 @@ import (
 //   - A long one is counted by the thread's clock, if that was read when the
 //     goroutine came to the thread and it still is there. If not, by the time of
 //     day: that is too much if the system took the processor away meanwhile.
+//   - Where looking at a condition is work itself, each look is a segment.
 //   - A yield counts as waiting when it was as short as yields are that find
 //     nobody else; otherwise as the others' time, and so does a sleep. A goroutine
 //     that is locked to its thread has the thread's clock for both.
@@ -41,9 +43,12 @@ type account struct {
 	on     bool
 	inside bool // between Enter and Leave: implies on
 	locked bool // the goroutine stays on its thread
+	works  bool // a look that finds something counts as work
+	audits bool // inside and works
 
 	at   time.Duration // begin of the segment in progress
 	seen time.Duration // up to where Wall is counted
+	told time.Duration // up to where the counters are published
 	idle time.Duration // the shortest yield so far
 	long int           // launches for which long segments are expected
 
@@ -90,24 +95,87 @@ func (w *Waiter) Enter() {
 func (w *Waiter) Leave() {
 	if w.account.inside {
 		w.account.cut(&w.local, false)
-		w.account.inside = false
+		w.account.inside, w.account.audits = false, false
 		w.publish()
 	}
 }
 
-// accounted is the rest of Until, after the first look, with a segment of its own.
-func (w *Waiter) accounted(c Condition, l limits) error {
-	w.account.cut(&w.local, false)
-	var err error
-	if !w.poll(c, l.turns) {
-		err = w.slow(c, l)
+// observed is the rest of Until, after the first look, with a segment of the account
+// and a region of the execution trace of its own.
+func (w *Waiter) observed(c Condition, l limits) error {
+	if trace.IsEnabled() {
+		defer trace.StartRegion(w.ctx, region(c)).End()
 	}
+	if !w.account.inside {
+		return w.wait(c, l)
+	}
+	if w.account.audits { // the looks before and after are segments
+		return w.wait(c, l)
+	}
+	w.account.cut(&w.local, false)
+	err := w.wait(c, l)
 	w.account.cut(&w.local, true)
 	return err
 }
 
+func (w *Waiter) wait(c Condition, l limits) error {
+	if w.poll(c, l.turns) {
+		return nil
+	}
+	return w.slow(c, l)
+}
+
+// Named is a Condition that shows in execution traces under a name of its own, in a
+// region "wait <What>".
+type Named interface {
+	Condition
+	What() string
+}
+
+func region(c Condition) string {
+	if n, ok := c.(Named); ok {
+		return "wait " + n.What()
+	}
+	return "wait"
+}
+
+// ready looks at c.
+func (w *Waiter) ready(c Condition) bool {
+	if w.account.audits {
+		return w.audited(c)
+	}
+	return c.Ready()
+}
+
+// audited looks at c in a segment of its own.
+func (w *Waiter) audited(c Condition) bool {
+	w.account.cut(&w.local, false)
+	ready := c.Ready()
+	w.account.cut(&w.local, !ready)
+	return ready
+}
+
+// pollAudited is poll with a segment for each look, from the end of the last one on.
+func (w *Waiter) pollAudited(c Condition, turns int) bool {
+	for turn := range turns {
+		ready := c.Ready()
+		w.account.cut(&w.local, !ready)
+		if ready {
+			w.found(turn + 1)
+			return true
+		}
+	}
+	w.local.Turns += uint64(turns)
+	return false
+}
+
+// untold reports whether Counters are behind by more than they should.
+func (a *account) untold() bool { return a.inside && a.at-a.told > longestUntold }
+
+const longestUntold = 100 * time.Microsecond
+
 func (a *account) enter() {
-	a.inside = true
+	a.inside, a.audits = true, a.works
 	a.at = a.clocks.now()
 	a.seen = a.at
 	a.known = false

@@ -1,13 +1,16 @@
 package spin
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"runtime/trace"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gollective/gollective/internal/cpuclock"
@@ -245,6 +248,103 @@ func TestAccountsAgreeWithTheThreadsClock(t *testing.T) {
 		})
 	}
 }
+
+// toil is a condition whose looks are work on a machine: every third moves something
+// and makes it true.
+type toil struct {
+	gate
+	m     *machine
+	looks int
+	moved time.Duration
+}
+
+func (c *toil) Ready() bool {
+	c.looks++
+	before := c.m.mine
+	c.m.run(time.Duration(300+c.looks%7*100) * time.Nanosecond)
+	if c.looks%3 != 0 {
+		return false
+	}
+	c.m.run(5 * time.Microsecond)
+	c.moved += c.m.mine - before
+	return true
+}
+
+// A proxy works by looking: what finds something is useful, the rest is not.
+func TestLooksThatFindSomethingAreWorkWhereLookingIsTheJob(t *testing.T) {
+	for p := range policiesCount {
+		m := &machine{threads: make([]time.Duration, 1)}
+		w := New(Options{Policy: p, Heavy: true, Account: true, Works: true})
+		w.account.clocks = m
+		w.Bind(t.Context(), &ledger{parker: w.Parker()}, 0)
+		c := &toil{m: m}
+		w.Enter()
+		for range 100 {
+			if p == Block {
+				require.NoError(t, w.Rest(c))
+			} else {
+				require.NoError(t, w.Until(c))
+			}
+		}
+		w.Leave()
+		got := w.Counters()
+		require.Equal(t, m.mine, got.CPU, "%v", p)
+		require.Equal(t, c.moved, got.CPU-got.Waiting, "%v", p)
+		require.EqualValues(t, 100, got.Found)
+	}
+}
+
+// Whoever sleeps or has little to do has told what it did.
+func TestWithAccountingCountersAreNotFarBehind(t *testing.T) {
+	m := &machine{threads: make([]time.Duration, 1)}
+	w := New(Options{Heavy: true, Account: true, Works: true})
+	w.account.clocks = m
+	w.Bind(t.Context(), &ledger{parker: w.Parker()}, 0)
+	c := &toil{m: m}
+	w.Enter()
+	for range 200 {
+		require.NoError(t, w.Until(c))
+		require.Less(t, w.local.Wall-w.Counters().Wall, 2*longestUntold)
+	}
+}
+
+func TestAMeterCountsPolls(t *testing.T) {
+	var m Meter
+	require.Zero(t, m.Counters())
+	for i := range 10 {
+		m.Begin()
+		time.Sleep(10 * time.Microsecond)
+		m.End(i%5 == 0, i)
+	}
+	c := m.Counters()
+	require.EqualValues(t, 10, c.Turns)
+	require.EqualValues(t, 2, c.Found)
+	require.EqualValues(t, 5, c.Bytes)
+	require.Greater(t, c.Waiting, 80*time.Microsecond)
+	require.Greater(t, c.CPU, c.Waiting)
+	require.Zero(t, c.Threads)
+	require.Positive(t, c.Useful())
+}
+
+// Waits show in execution traces, under their conditions' names.
+func TestWaitsAreRegionsOfTheTrace(t *testing.T) {
+	var out bytes.Buffer
+	require.NoError(t, trace.Start(&out))
+	for _, account := range []bool{false, true} {
+		w := New(Options{Account: account})
+		w.Bind(t.Context(), &ledger{parker: w.Parker()}, 0)
+		w.Enter()
+		assert.NoError(t, w.Until(&delayed{}))
+		assert.NoError(t, w.Until(&titled{}))
+		w.Leave()
+	}
+	trace.Stop()
+	require.Contains(t, out.String(), "wait godot")
+}
+
+type titled struct{ delayed }
+
+func (*titled) What() string { return "godot" }
 
 func TestAccountingAllocatesNothing(t *testing.T) {
 	for _, on := range []bool{false, true} {

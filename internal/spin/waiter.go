@@ -3,6 +3,7 @@ package spin
 import (
 	"context"
 	"runtime"
+	"runtime/trace"
 	"sync/atomic"
 	"time"
 )
@@ -93,7 +94,8 @@ func (c Counters) Sub(since Counters) Counters {
 
 // Waiter waits on behalf of one goroutine at a time. Its counters are kept in
 // plain words and published now and then, so that a short wait costs no atomic
-// store; Counters may lag by publishTurns polls.
+// store; Counters may lag by publishTurns polls, with accounting by a tenth of a
+// millisecond.
 type Waiter struct {
 	limits limits
 	parker *Parker
@@ -135,6 +137,9 @@ type Options struct {
 	Locked bool
 	// Account switches accounting on (SetAccounting).
 	Account bool
+	// Works says that looking at a condition is the waiting goroutine's work, as a
+	// proxy's is: a look that finds it true counts as work, not as waiting.
+	Works bool
 }
 
 // New returns a Waiter.
@@ -150,7 +155,7 @@ func New(o Options) *Waiter {
 		limits: limitsFor(o.Policy, o.Waiters, o.Cores, o.Shared, o.Heavy),
 		parker: o.Parker, yields: yieldsFor(o),
 	}
-	w.account = account{clocks: systemClocks{}, on: o.Account, locked: o.Locked}
+	w.account = account{clocks: systemClocks{}, on: o.Account, locked: o.Locked, works: o.Works}
 	return w
 }
 
@@ -174,13 +179,13 @@ func (w *Waiter) Wait() uint64 { return w.local.Waits }
 
 // Until returns nil as soon as c is ready, or the reason why it never will be.
 func (w *Waiter) Until(c Condition) error {
-	if c.Ready() {
+	if w.account.audits && w.audited(c) || !w.account.audits && c.Ready() {
 		w.found(1)
 		return nil
 	}
 	w.local.Waits++
-	if w.account.inside {
-		return w.accounted(c, w.limits)
+	if w.account.inside || trace.IsEnabled() {
+		return w.observed(c, w.limits)
 	}
 	if w.poll(c, w.limits.turns) {
 		return nil
@@ -193,19 +198,19 @@ func (w *Waiter) Until(c Condition) error {
 // ever more rarely, down to once a second. c's bell, a failure and, unless the
 // Parker is a bed, the context end the sleep at once.
 func (w *Waiter) Rest(c Condition) error {
-	if c.Ready() {
+	if w.account.audits && w.audited(c) || !w.account.audits && c.Ready() {
 		w.found(1)
 		return nil
 	}
 	w.local.Waits++
-	if w.account.inside {
-		return w.accounted(c, resting)
-	}
-	return w.slow(c, resting)
+	return w.observed(c, resting)
 }
 
 // poll looks at c up to turns times.
 func (w *Waiter) poll(c Condition, turns int) bool {
+	if w.account.audits {
+		return w.pollAudited(c, turns)
+	}
 	for turn := range turns {
 		if c.Ready() {
 			w.found(turn + 1)
@@ -221,7 +226,7 @@ func (w *Waiter) poll(c Condition, turns int) bool {
 func (w *Waiter) found(turns int) {
 	w.local.Turns += uint64(turns)
 	w.local.Found++
-	if w.local.Turns-w.published.turns.Load() >= publishTurns {
+	if w.local.Turns-w.published.turns.Load() >= publishTurns || w.account.untold() {
 		w.publish()
 	}
 }
@@ -316,7 +321,7 @@ func (w *Waiter) park(c Condition, atMost time.Duration) wakening {
 	token := w.parker.Token()
 	c.Arm(w.parker)
 	defer c.Disarm()
-	if c.Ready() { // made true before the bell was armed
+	if w.ready(c) { // made true before the bell was armed
 		return foundReady
 	}
 	if w.watch.Failed() != nil {
@@ -325,6 +330,7 @@ func (w *Waiter) park(c Condition, atMost time.Duration) wakening {
 	w.local.Parks++
 	if w.account.inside {
 		w.account.cut(&w.local, true)
+		w.publish() // it may be long
 		defer w.account.rise()
 	}
 	if w.parker.Sleep(token, w.done, atMost) {
@@ -342,6 +348,7 @@ func (w *Waiter) publish() {
 	w.published.parks.Store(w.local.Parks)
 	w.published.bytes.Store(w.local.Bytes)
 	if w.account.on {
+		w.account.told = w.account.at
 		w.published.wall.Store(int64(w.local.Wall))
 		w.published.cpu.Store(int64(w.local.CPU))
 		w.published.waiting.Store(int64(w.local.Waiting))
