@@ -135,11 +135,13 @@ func (h *Host) Plug() {
 	h.lab.center.batch("link set " + h.port + " master bridge")
 }
 
-// Routes of dropped flows.
+// lostTable is that of the routes of dropped flows: to the gateway, which is not there.
+const lostTable = 77
+
+// The gateway.
 const (
-	lostTable = 77
-	nowhere4  = "10.77.0.254"
-	nowhere6  = "fd77::fe"
+	gateway4 = "10.77.0.254"
+	gateway6 = "fd77::fe"
 )
 
 // DropFlows makes the TCP connections that two hosts have now vanish, both ways, as a
@@ -155,10 +157,10 @@ func (h *Host) dropFlows(to *Host) int {
 	h.lab.t.Helper()
 	flows := h.Flows(to)
 	h.batch(
-		fmt.Sprintf("neigh replace %s lladdr %s nud permanent dev eth0", nowhere4, nobody),
-		fmt.Sprintf("neigh replace %s lladdr %s nud permanent dev eth0", nowhere6, nobody),
-		fmt.Sprintf("route replace default via %s dev eth0 table %d", nowhere4, lostTable),
-		fmt.Sprintf("route replace default via %s dev eth0 table %d", nowhere6, lostTable))
+		fmt.Sprintf("neigh replace %s lladdr %s nud permanent dev eth0", gateway4, nobody),
+		fmt.Sprintf("neigh replace %s lladdr %s nud permanent dev eth0", gateway6, nobody),
+		fmt.Sprintf("route replace default via %s dev eth0 table %d", gateway4, lostTable),
+		fmt.Sprintf("route replace default via %s dev eth0 table %d", gateway6, lostTable))
 	for _, f := range flows {
 		family := "-4"
 		if f.Remote.Addr().Is6() {

@@ -19,6 +19,7 @@ import (
 type Host struct {
 	lab       *Lab
 	index     int
+	name      string
 	namespace string
 	file      *os.File // of the namespace
 	port      string   // of the bridge: the host's
@@ -26,7 +27,7 @@ type Host struct {
 }
 
 // Name means Address and Address6 on all hosts of the lab, but see LoopbackNames.
-func (h *Host) Name() string { return fmt.Sprintf("host%d", h.index) }
+func (h *Host) Name() string { return h.name }
 
 // Address is the host's in 10.77.0.0/24.
 func (h *Host) Address() netip.Addr { return address(net4, h.index) }

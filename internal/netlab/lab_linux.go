@@ -24,9 +24,13 @@ type Lab struct {
 type Option func(*options)
 
 type options struct {
+	name          func(int) string
 	loopbackNames bool
 	decoys        int
 }
+
+// Names gives hosts other names than host0, host1 and so on.
+func Names(of func(i int) string) Option { return func(o *options) { o.name = of } }
 
 // LoopbackNames makes a host's own name, and that of the machine, mean 127.0.1.1 on
 // it, as Debian's installer does; other hosts know its real address.
@@ -39,11 +43,11 @@ func Decoys(n int) Option { return func(o *options) { o.decoys = n } }
 
 var labs atomic.Int64
 
-// New makes a lab of up to 100 hosts, called host0, host1 and so on, that is gone when
-// the test ends, and with it what an earlier process left behind that was killed.
+// New makes a lab of up to 100 hosts that is gone when the test ends, and with it what
+// an earlier process left behind that was killed.
 func New(t testing.TB, hosts int, opts ...Option) *Lab {
 	t.Helper()
-	var o options
+	o := options{name: func(i int) string { return fmt.Sprintf("host%d", i) }}
 	for _, opt := range opts {
 		opt(&o)
 	}
@@ -54,17 +58,19 @@ func New(t testing.TB, hosts int, opts ...Option) *Lab {
 	removeLeftovers()
 	l := &Lab{t: t, cut: make(map[[2]int]bool)}
 	name := fmt.Sprintf("%s-%d", ownPrefix(), labs.Add(1))
-	l.center = l.namespace(name+"-switch", -1)
+	l.center = l.namespace(name+"-switch", "switch", -1)
 	if out, err := l.center.ip("link", "add", "bridge", "type", "bridge"); err != nil {
 		t.Skipf("netlab: the kernel has no bridges: %v: %s", err, out)
 	}
 	l.center.batch("link set bridge up")
 	for i := range hosts {
-		h := l.namespace(fmt.Sprintf("%s-%d", name, i), i)
+		h := l.namespace(fmt.Sprintf("%s-%d", name, i), o.name(i), i)
 		l.hosts = append(l.hosts, h)
-		h.writeNames(hosts, o.loopbackNames)
 		h.makeDecoys(o.decoys)
 		h.join(l.center)
+	}
+	for _, h := range l.hosts {
+		h.writeNames(o.loopbackNames)
 	}
 	return l
 }
@@ -83,12 +89,12 @@ func needs(t testing.TB) {
 }
 
 // namespace makes one that is removed when the test ends.
-func (l *Lab) namespace(name string, index int) *Host {
+func (l *Lab) namespace(name, host string, index int) *Host {
 	l.t.Helper()
 	if out, err := exec.Command("ip", "netns", "add", name).CombinedOutput(); err != nil {
 		l.t.Skipf("netlab: can't make network namespaces: %v: %s", err, out)
 	}
-	h := &Host{lab: l, index: index, namespace: name}
+	h := &Host{lab: l, index: index, name: host, namespace: name}
 	l.t.Cleanup(h.remove)
 	var err error
 	if h.file, err = os.Open(filepath.Join("/var/run/netns", name)); err != nil {
@@ -128,18 +134,17 @@ var (
 )
 
 // writeNames makes the file that programs of the host see as /etc/hosts.
-func (h *Host) writeNames(hosts int, loopback bool) {
+func (h *Host) writeNames(loopback bool) {
 	h.lab.t.Helper()
 	var b strings.Builder
 	b.WriteString("127.0.0.1 localhost\n::1 localhost\n")
-	for i := range hosts {
-		name := fmt.Sprintf("host%d", i)
-		if i == h.index && loopback {
+	for _, other := range h.lab.hosts {
+		if other == h && loopback {
 			machine, _ := os.Hostname()
-			fmt.Fprintf(&b, "127.0.1.1 %s %s\n", name, machine)
+			fmt.Fprintf(&b, "127.0.1.1 %s %s\n", h.name, machine)
 			continue
 		}
-		fmt.Fprintf(&b, "%v %s\n%v %s\n", address(net4, i), name, address(net6, i), name)
+		fmt.Fprintf(&b, "%v %s\n%v %s\n", other.Address(), other.name, other.Address6(), other.name)
 	}
 	err := os.MkdirAll(h.etc(), 0o755)
 	if err == nil {
@@ -181,5 +186,8 @@ func (h *Host) join(center *Host) {
 	h.batch(
 		fmt.Sprintf("addr add %v/%d dev eth0", h.Address(), net4.Bits()),
 		fmt.Sprintf("addr add %v/%d dev eth0 nodad", h.Address6(), net6.Bits()),
-		"link set eth0 up")
+		"link set eth0 up",
+		// The way to the rest of the world, as hosts have one; it ends there.
+		"route add default via "+gateway4+" dev eth0",
+		"route add default via "+gateway6+" dev eth0")
 }

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 
 const (
 	patience = 30 * time.Second       // of what should happen
-	aWhile   = 300 * time.Millisecond // of what should not
+	aWhile   = 100 * time.Millisecond // of what should not
 )
 
 // connected are the two ends of a connection between hosts.
