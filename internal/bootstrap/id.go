@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -68,6 +69,9 @@ func MakeID(seed []byte, addrs ...string) (ID, error) {
 
 // IsZero reports whether the id is the zero value, which no job has.
 func (id ID) IsZero() bool { return len(id.addrs) == 0 }
+
+// Secret is what the members of the job share: a key for their further connections.
+func (id ID) Secret() []byte { return slices.Clone(id.secret[:]) }
 
 // Job is the job's number, for logs: it does not let anybody in.
 func (id ID) Job() uint64 { return id.job }
