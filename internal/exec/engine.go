@@ -36,6 +36,11 @@ type Config struct {
 	Cores     int           // processors that they share; 0 = GOMAXPROCS
 	Timeout   time.Duration // of one call; 0 = none
 
+	// Account switches the counting of time and bytes on, Labels profile labels;
+	// Name is the communicator's in these.
+	Account, Labels bool
+	Name            string
+
 	// Parker makes the place where a goroutine of this engine sleeps. Default
 	// spin.NewParker.
 	Parker func() *spin.Parker
@@ -93,6 +98,7 @@ type Engine struct {
 	blocks   map[int]*block
 	halves   map[int]*block
 	workers  []*worker // all of them, for the counters
+	labels   *labels   // of whoever executes
 
 	goroutines sync.WaitGroup // to wait for in Close
 }
@@ -115,6 +121,9 @@ func New(c Config) *Engine {
 		e.carrier = carrier
 	}
 	e.queued.L = &e.mu
+	if c.Labels {
+		e.labels = &labels{engine: e, channels: make(map[int]context.Context)}
+	}
 	e.main = e.newWorker()
 	return e
 }
@@ -193,6 +202,7 @@ func (e *Engine) blockOf(blocks map[int]*block, id int) *block {
 	e.goroutines.Add(1)
 	go func() {
 		defer e.goroutines.Done()
+		e.wearForever(id)
 		for t := range b.mailbox {
 			b.done <- b.perform(t, id)
 		}
@@ -205,9 +215,14 @@ func (b *block) perform(t task, id int) error {
 		return b.runChannel(t.launch, id)
 	}
 	b.bind(t.launch, t.work, id+halfChannel)
+	b.waiter.Enter()
+	defer b.waiter.Leave()
 	defer b.stopWaiting()
 	if err := b.runThread(t.thread, t.pipe, t.work); err != nil {
 		return b.engine.fail(b.worker, err)
+	}
+	if b.engine.config.Account {
+		b.waiter.Moved(traffic(t.thread, t.work))
 	}
 	return nil
 }
@@ -237,6 +252,7 @@ func (e *Engine) newWorker() *worker {
 		options.Parker = e.config.Parker()
 	}
 	w := &worker{engine: e, waiter: spin.New(options)}
+	w.waiter.SetAccounting(e.config.Account)
 	w.any.worker = w
 	e.ledger.Register(w.waiter.Parker())
 	e.blocksMu.Lock()

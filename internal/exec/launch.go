@@ -308,7 +308,9 @@ func (e *Engine) execute(l *launch) error {
 	}
 	var err error
 	if first >= 0 {
+		takeOff := e.wear(l, first)
 		err = e.main.runChannel(l, first)
+		takeOff()
 	}
 	for _, b := range helping {
 		if blockErr := <-b.done; err == nil {

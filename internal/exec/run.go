@@ -9,6 +9,8 @@ import (
 
 // runChannel executes one channel's part of every call of a launch, in order.
 func (w *worker) runChannel(l *launch, id int) error {
+	w.waiter.Enter()
+	defer w.waiter.Leave()
 	defer w.stopWaiting()
 	for i := range l.works {
 		work := &l.works[i]
@@ -17,7 +19,7 @@ func (w *worker) runChannel(l *launch, id int) error {
 			continue
 		}
 		w.bind(l, work, id)
-		if err := w.runCall(l, work, c); err != nil {
+		if err := w.observed(l, work, c); err != nil {
 			return w.engine.fail(w, err)
 		}
 	}
@@ -48,7 +50,10 @@ func (w *worker) runCall(l *launch, work *Work, c *channel) error {
 	if err != nil {
 		err = w.engine.fail(w, err)
 	}
-	if otherErr := <-other.done; err == nil {
+	w.waiter.Leave() // the sleep is none of the waiter's
+	otherErr := <-other.done
+	w.waiter.Enter()
+	if err == nil {
 		err = otherErr
 	}
 	return err
