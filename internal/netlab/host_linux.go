@@ -88,24 +88,26 @@ func (h *Host) Listen(address string) (l net.Listener, err error) {
 // A Flow is an end of a TCP connection, or of what is left of one.
 type Flow struct {
 	Local, Remote netip.AddrPort
+	// KeptAlive: the host will probe it when it is idle.
+	KeptAlive bool
 }
 
 // Flows lists the host's connections with another host, those that are being made or
 // ended included.
 func (h *Host) Flows(with *Host) []Flow {
 	h.lab.t.Helper()
-	out, err := h.Command("ss", "-Htn", "state", "connected").Output()
+	out, err := h.Command("ss", "-Htno", "state", "connected").Output()
 	if err != nil {
 		h.lab.t.Fatalf("netlab: ss: %v", err)
 	}
 	var flows []Flow
 	for line := range strings.Lines(string(out)) {
-		// State, two queues, this end, the other end.
+		// State, two queues, this end, the other end, a timer.
 		fields := strings.Fields(line)
 		if len(fields) < 5 || fields[0] == "TIME-WAIT" {
 			continue
 		}
-		var f Flow
+		f := Flow{KeptAlive: strings.Contains(line, "timer:(keepalive,")}
 		if f.Local, err = netip.ParseAddrPort(fields[3]); err == nil {
 			f.Remote, err = netip.ParseAddrPort(fields[4])
 		}

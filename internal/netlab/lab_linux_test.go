@@ -204,7 +204,13 @@ func TestDroppedFlowsVanishAndNewOnesWork(t *testing.T) {
 		old = append(old, [2]net.Conn{out, in})
 	}
 	kept, keptIn := connected(t, a, l.Host(2).Address(), l.Host(2))
-	assert.Len(t, a.Flows(b), 2)
+	flows := a.Flows(b)
+	require.Len(t, flows, 2)
+	for i, f := range flows {
+		assert.True(t, f.KeptAlive, "as package net does it")
+		ends := []string{f.Local.String(), f.Remote.String()}
+		assert.Contains(t, [][]string{endsOf(old[0][0]), endsOf(old[1][0])}, ends, i)
+	}
 	assert.Equal(t, 2, l.DropFlows(0, 1))
 	for _, pair := range old {
 		require.False(t, arrives(t, pair[0], pair[1], aWhile))
@@ -214,6 +220,9 @@ func TestDroppedFlowsVanishAndNewOnesWork(t *testing.T) {
 	works(t, b, a)
 	require.True(t, arrives(t, kept, keptIn, patience))
 }
+
+// endsOf are the addresses of both ends.
+func endsOf(c net.Conn) []string { return []string{c.LocalAddr().String(), c.RemoteAddr().String()} }
 
 // transfer sends random bytes and returns how long that took.
 func transfer(t *testing.T, from, to *Host, address netip.Addr, size int64) time.Duration {
