@@ -6,6 +6,11 @@ type bundle struct {
 	main stream
 }
 
+// newBundle takes over streams: the data sockets, and the main socket at the end.
+func newBundle(streams []stream, threads int) (*bundle, error) {
+	return &bundle{main: streams[len(streams)-1]}, nil
+}
+
 // stripes reports whether payloads above those that go with their head are to be
 // sent with beginWrite and received with beginRead, over the data sockets.
 func (b *bundle) stripes() bool { return false }

@@ -1,0 +1,52 @@
+package tcp
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// setOptions prepares a connected socket for data.
+//
+// TCP_USER_TIMEOUT is not among the options: it also ends the connection to a peer
+// that lives, but has not read for so long (tcp_probe_timer in the kernel's
+// net/ipv4/tcp_timer.c), and a rank may compute for as long as it likes. The watch
+// looks after unanswered data instead, keepalives after silent idle connections.
+func (c *PortConfig) setOptions(fd int) error {
+	idle, interval, count := c.keepAlive()
+	var errs []error
+	for _, o := range []struct {
+		name              string
+		level, opt, value int
+	}{
+		{"TCP_NODELAY", unix.IPPROTO_TCP, unix.TCP_NODELAY, 1},
+		{"SO_KEEPALIVE", unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
+		{"TCP_KEEPIDLE", unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, idle},
+		{"TCP_KEEPINTVL", unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, interval},
+		{"TCP_KEEPCNT", unix.IPPROTO_TCP, unix.TCP_KEEPCNT, count},
+		{"SO_SNDBUF", unix.SOL_SOCKET, unix.SO_SNDBUF, c.Buffer},
+		{"SO_RCVBUF", unix.SOL_SOCKET, unix.SO_RCVBUF, c.Buffer},
+	} {
+		if o.value == 0 {
+			continue
+		}
+		if err := unix.SetsockoptInt(fd, o.level, o.opt, o.value); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", o.name, err))
+		}
+	}
+	if c.Rate > 0 {
+		// 32 bits would end at 4 GB/s; the kernel takes 64 since Linux 4.20.
+		if err := unix.SetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, uint64(c.Rate)); err != nil {
+			errs = append(errs, fmt.Errorf("SO_MAX_PACING_RATE: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// keepAlive spreads PeerTimeout: half of it in silence, then three probes.
+func (c *PortConfig) keepAlive() (idle, interval, count int) {
+	seconds := func(d time.Duration) int { return max(1, int(d/time.Second)) }
+	return seconds(c.PeerTimeout / 2), seconds(c.PeerTimeout / 6), 3
+}
