@@ -1,0 +1,128 @@
+package tcp
+
+import (
+	"github.com/gollective/gollective/transport"
+)
+
+// sender takes what a block of this process posts to another. A post goes through
+// NCCL's states: posted (by the block, which moves tail), transmitted (some of it is
+// under way), done (the system has all of it: head moves, and the block may use the
+// slots, or its own memory, again).
+//
+// NCCL: sendProxyProgress in src/transport/net.cc.
+//
+// The station's lock guards everything here.
+type sender struct {
+	link    transport.Link
+	haul    *transport.Haul
+	out     *transport.Outbound
+	bundle  *bundle // nil until connected
+	failure error   // why nothing more will go out
+
+	// The post under way.
+	post    *transport.Post
+	head    [frameBytes]byte
+	sent    int // bytes of head and payload that the main socket has taken
+	striped bool
+	blocked bool // the socket took less than there was
+
+	buffers [2][]byte
+	bytes   uint64 // payload sent so far
+}
+
+// most is how many frames one pass takes before the other links get their turn.
+const most = 4
+
+// pending reports whether the block has posted something that is not done.
+func (s *sender) pending() bool {
+	if s.failure != nil {
+		return false
+	}
+	if s.post != nil {
+		return true
+	}
+	_, posted := s.out.Next(s.out.Step())
+	return posted
+}
+
+// progress sends what it can without waiting, and reports whether that was
+// anything.
+func (s *sender) progress() (moved bool) {
+	if s.bundle == nil || s.failure != nil {
+		return false
+	}
+	for range most {
+		if s.post == nil && !s.begin() {
+			return moved
+		}
+		did, done := s.transmit()
+		moved = moved || did
+		if !done {
+			return moved
+		}
+		s.bytes += uint64(len(s.post.Memory))
+		s.out.Taken(s.post)
+		s.post = nil
+	}
+	return moved
+}
+
+// begin takes up the next post.
+func (s *sender) begin() bool {
+	post, ok := s.out.Next(s.out.Step())
+	if !ok {
+		s.out.Skip()
+		return false
+	}
+	s.post, s.sent = post, 0
+	frameOf(post).encode(&s.head)
+	s.striped = s.bundle.stripes() && len(post.Memory) > inlineBytes
+	if s.striped {
+		s.bundle.beginWrite(post.Memory)
+	}
+	return true
+}
+
+// transmit moves the post under way on.
+func (s *sender) transmit() (moved, done bool) {
+	s.blocked = false
+	payload := s.post.Memory
+	if s.striped {
+		payload = nil
+	}
+	for total := frameBytes + len(payload); s.sent < total; {
+		n, err := s.bundle.main.write(s.rest(payload))
+		if err != nil {
+			s.failure = err
+			return moved, false
+		}
+		s.blocked = n == 0
+		if n == 0 {
+			return moved, false
+		}
+		s.sent += n
+		moved = true
+	}
+	if s.striped {
+		finished, err := s.bundle.advanceWrite()
+		if err != nil {
+			s.failure = err
+		}
+		return moved || finished, finished && err == nil
+	}
+	return moved, true
+}
+
+// rest is what the main socket has not taken of head and payload.
+func (s *sender) rest(payload []byte) [][]byte {
+	if s.sent >= frameBytes {
+		s.buffers[0] = payload[s.sent-frameBytes:]
+		return s.buffers[:1]
+	}
+	s.buffers[0] = s.head[s.sent:]
+	if len(payload) == 0 {
+		return s.buffers[:1]
+	}
+	s.buffers[1] = payload
+	return s.buffers[:2]
+}

@@ -1,0 +1,156 @@
+package tcp
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/gollective/gollective/internal/spin"
+)
+
+// station is where the links of one channel of one rank are served. Whoever drives
+// it takes its lock if it is free, and goes away if not: then somebody else is at it.
+type station struct {
+	transport *Transport
+	ahead     bool // slots are filled before the block asks: a thread does it
+
+	mu        sync.Mutex
+	senders   []*sender
+	receivers []*receiver
+	dead      bool // abandoned: nothing moves any more
+
+	// sleepers are blocks that the network must wake; guarded by sleeping.
+	sleeping sync.Mutex
+	sleepers []*spin.Parker
+}
+
+// drive does what can be done without waiting, and reports whether that was
+// anything.
+func (s *station) drive() bool {
+	if !s.mu.TryLock() {
+		return false
+	}
+	moved := s.progress()
+	s.mu.Unlock()
+	return moved
+}
+
+// progress goes round the links once: NCCL's progress function.
+//
+// NCCL: progressOps in src/proxy.cc.
+func (s *station) progress() (moved bool) {
+	if s.dead {
+		return false
+	}
+	for _, x := range s.senders {
+		moved = x.progress() || moved
+	}
+	for _, x := range s.receivers {
+		if x.haul.InUse() {
+			moved = x.progress(s.ahead) || moved
+		}
+	}
+	return moved
+}
+
+// busy reports whether any block uses its links, or has left something to send.
+func (s *station) busy() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.dead {
+		return false
+	}
+	return slices.ContainsFunc(s.receivers, func(r *receiver) bool { return r.haul.InUse() }) ||
+		slices.ContainsFunc(s.senders, func(x *sender) bool { return x.haul.InUse() || x.pending() })
+}
+
+// pending reports whether anything is left to send that can still be sent.
+func (s *station) pending() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.dead && slices.ContainsFunc(s.senders, (*sender).pending)
+}
+
+// look tells interest about every socket that can bring the links on.
+func (s *station) look(interest func(fd int, read, write bool)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, x := range s.senders {
+		if x.bundle != nil {
+			write := !s.dead && x.failure == nil && x.post != nil && (x.blocked || x.striped)
+			for _, fd := range x.bundle.descriptors() {
+				interest(fd, false, write)
+			}
+		}
+	}
+	for _, r := range s.receivers {
+		if r.bundle != nil {
+			read := !s.dead && r.haul.InUse() && r.wants(s.ahead)
+			for _, fd := range r.bundle.descriptors() {
+				interest(fd, read, false)
+			}
+		}
+	}
+}
+
+// broken is why something that rank peer is to send, or take, will not move any
+// more; nil if it may.
+func (s *station) broken(peer int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, x := range s.senders {
+		if x.link.To == peer && x.failure != nil && x.haul.InUse() {
+			return x.failure
+		}
+	}
+	for _, r := range s.receivers {
+		if r.link.From == peer && r.failure != nil && r.haul.InUse() && r.in.Wanted() {
+			return r.failure
+		}
+	}
+	return nil
+}
+
+// sleep has the network wake p, the parker of a block that drives the station
+// itself.
+func (s *station) sleep(p *spin.Parker) {
+	s.sleeping.Lock()
+	s.sleepers = append(s.sleepers, p)
+	s.sleeping.Unlock()
+	s.transport.lookout.watch(s)
+}
+
+// rise withdraws the sleep of one block.
+func (s *station) rise(p *spin.Parker) {
+	s.sleeping.Lock()
+	if at := slices.Index(s.sleepers, p); at >= 0 {
+		s.sleepers = slices.Delete(s.sleepers, at, at+1)
+	}
+	s.sleeping.Unlock()
+}
+
+// wake wakes the blocks that sleep at the station: something has happened.
+func (s *station) wake() {
+	s.sleeping.Lock()
+	defer s.sleeping.Unlock()
+	for _, p := range s.sleepers {
+		p.Wake()
+	}
+}
+
+// abandon ends everything that goes on: no buffer of a user's is looked at when it
+// returns.
+func (s *station) abandon() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dead = true
+	for _, x := range s.senders {
+		if x.bundle != nil && x.striped && x.post != nil {
+			_ = x.bundle.close() // helpers may be at a payload
+		}
+	}
+	for _, r := range s.receivers {
+		if r.bundle != nil && r.striped && r.reading {
+			_ = r.bundle.close()
+		}
+	}
+}

@@ -1,0 +1,102 @@
+package tcp
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gollective/gollective/transport"
+	"github.com/gollective/gollective/transport/transporttest"
+)
+
+// pair is the transports of two processes: even ranks live in the first.
+type pair [2]*Transport
+
+func (pair) Name() string        { return "tcp" }
+func (pair) OrderedStores() bool { return true }
+
+func (p pair) Connect(l transport.Link, end transport.End) (*transport.Conn, error) {
+	rank := l.From
+	if end == transport.Consumer {
+		rank = l.To
+	}
+	return p[rank%2].Connect(l, end)
+}
+
+// openPair connects two processes; change makes them different from the default.
+func openPair(t *testing.T, thread bool, change func(*PortConfig)) pair {
+	var p pair
+	var ports [2]*Port
+	for i := range ports {
+		c := PortConfig{Secret: []byte("of the job"), Loopback: true}
+		if change != nil {
+			change(&c)
+		}
+		port, err := Open(c)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, port.Close()) })
+		ports[i] = port
+	}
+	for i := range p {
+		tr, err := New(Config{
+			Port: ports[i], Name: "all", Size: 5, Thread: thread, Waiters: 2, Cores: 2,
+			Here:      func(rank int) bool { return rank%2 == i },
+			Addresses: func(rank int) []string { return ports[rank%2].Addresses() },
+		})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, tr.Close()) })
+		p[i] = tr
+	}
+	return p
+}
+
+func TestIsATransport(t *testing.T) {
+	for name, thread := range map[string]bool{"thread": true, "inline": false} {
+		t.Run(name, func(t *testing.T) {
+			transporttest.Run(t, func() transport.Transport { return openPair(t, thread, nil) })
+		})
+	}
+}
+
+// What a producer leaves behind arrives after its process has closed.
+func TestWhatWasSentArrivesAfterClose(t *testing.T) {
+	for name, thread := range map[string]bool{"thread": true, "inline": false} {
+		t.Run(name, func(t *testing.T) {
+			p := openPair(t, thread, nil)
+			link := transport.Link{From: 0, To: 1, Lane: 1, Slot: 1 << 16}
+			c, err := p.Connect(link, transport.Producer)
+			require.NoError(t, err)
+			s := transport.NewSendEnd(c, 1)
+			s.Open()
+			for i := range transport.Slots {
+				s.Slot(1)[0] = byte(i)
+				s.Post(1, uint64(i), 1<<16)
+			}
+			if !thread {
+				require.Eventually(t, s.Flushed().Ready, 10*time.Second, time.Millisecond)
+			}
+			s.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			p[0].Drain(ctx)
+			require.NoError(t, ctx.Err())
+			require.NoError(t, p[0].Close())
+			c, err = p.Connect(link, transport.Consumer)
+			require.NoError(t, err)
+			r := transport.NewRecvEnd(c, 0)
+			r.Open()
+			for i := range transport.Slots {
+				require.Eventually(t, r.Filled(1).Ready, 10*time.Second, 100*time.Microsecond)
+				require.EqualValues(t, i, r.Header())
+				require.EqualValues(t, i, r.Slot(1)[0])
+				require.NoError(t, p[1].Broken(1, 0))
+				r.Release(1)
+			}
+			// Nothing more will come.
+			require.False(t, r.Filled(1).Ready())
+			require.Eventually(t, func() bool { return !r.Filled(1).Ready() && p[1].Broken(1, 0) != nil }, 10*time.Second, time.Millisecond)
+		})
+	}
+}
