@@ -44,6 +44,8 @@ var variables = map[string]variable{
 	"SOCKET_IFNAME":  {"SocketIfname", parsed(text, func(c *Config) *string { return &c.SocketIfname })},
 	"SOCKET_FAMILY":  {"SocketFamily", parsed(text, func(c *Config) *string { return &c.SocketFamily })},
 	"PORTS":          {"Ports", parsed(text, func(c *Config) *string { return &c.Ports })},
+	"ACCOUNTING":     {"Accounting", parsed(onOff, func(c *Config) *bool { return &c.Accounting })},
+	"PROFILE":        {"Profile", parsed(onOff, func(c *Config) *bool { return &c.Profile })},
 	"DEBUG":          {"Logger", debug},
 }
 
@@ -90,6 +92,14 @@ func integer(text string) (int, error) {
 		return 0, errors.New("accepted are whole numbers such as 4194304 or 0x400000")
 	}
 	return int(n), nil
+}
+
+func onOff(text string) (bool, error) {
+	switch text {
+	case "0", "1":
+		return text == "1", nil
+	}
+	return false, errors.New("accepted are 0 and 1")
 }
 
 func duration(text string) (time.Duration, error) {

@@ -39,6 +39,10 @@ func TestEveryVariableSetsItsField(t *testing.T) {
 		{"SOCKET_IFNAME=eth0", func(c *Config) { c.SocketIfname = "eth0" }},
 		{"SOCKET_FAMILY=AF_INET", func(c *Config) { c.SocketFamily = "AF_INET" }},
 		{"PORTS=2000-3000", func(c *Config) { c.Ports = "2000-3000" }},
+		{"ACCOUNTING=1", func(c *Config) { c.Accounting = true }},
+		{"ACCOUNTING=0", func(c *Config) { c.Accounting = false }},
+		{"PROFILE=1", func(c *Config) { c.Profile = true }},
+		{"PROFILE=0", func(c *Config) { c.Profile = false }},
 		{"DEBUG=warn", func(*Config) {}},
 		{"BUFFSIZE=", func(*Config) {}},
 	} {
@@ -47,6 +51,7 @@ func TestEveryVariableSetsItsField(t *testing.T) {
 			Algorithm: plan.Ring, Protocol: plan.LL, Wait: spin.Yield, Timeout: time.Second, MinChannels: 3, MaxChannels: 4,
 			BuffSize: 5 << 10, LLBuffSize: 6 << 10, LL128BuffSize: 7 << 10, P2PChunkSize: 8 << 10, RanksPerNode: 9,
 			Transport: "shm", JoinTimeout: time.Minute, SocketIfname: "lo", SocketFamily: "AF_INET6", Ports: "1000-1001",
+			Accounting: true, Profile: true,
 		}} {
 			want := given
 			tc.want(&want)

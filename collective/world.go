@@ -1,7 +1,9 @@
 package collective
 
 import (
+	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/gollective/gollective/collective/plan"
 	"github.com/gollective/gollective/internal/exec"
@@ -19,6 +21,7 @@ type world struct {
 	transport transport.Transport
 	parent    *world
 	process   *process // nil when all ranks live here
+	number    uint64   // of a world all of whose ranks live here
 
 	mu       sync.Mutex
 	open     int                   // ranks of this process that have not closed
@@ -32,7 +35,7 @@ type world struct {
 // newWorld is the world of size ranks of this process.
 func newWorld(size int, c Config) *world {
 	return &world{
-		config: c, size: size, open: size,
+		config: c, size: size, open: size, number: local.Add(1),
 		ledger:    ledger.New(size),
 		transport: inproc.NewHubAt(c.firstStep),
 		forming:   make(map[childKey]*forming),
@@ -50,6 +53,9 @@ func (w *world) comm(rank int) *Comm {
 		Waiters:   w.size,
 		Timeout:   w.config.Timeout,
 		Parker:    spin.NewParker,
+		Account:   w.config.Accounting,
+		Labels:    w.config.Profile,
+		Name:      w.label(),
 	}
 	if w.process != nil {
 		c.Waiters = w.process.waiters()
@@ -58,6 +64,17 @@ func (w *world) comm(rank int) *Comm {
 		c.Silent = w.process.silent
 	}
 	return &Comm{state: &state{rank: rank, size: w.size, world: w, engine: exec.New(c)}}
+}
+
+// local numbers the communicators all of whose ranks live in this process.
+var local atomic.Uint64
+
+// label is w's name in profiles, the same for its ranks here.
+func (w *world) label() string {
+	if w.process != nil {
+		return w.process.name
+	}
+	return fmt.Sprintf("local-%d", w.number)
 }
 
 // planWorld is what this world's plans depend on.
