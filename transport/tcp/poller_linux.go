@@ -10,8 +10,8 @@ import (
 )
 
 // poller is where a thread sleeps until one of its connections has something for
-// it, or somebody wakes it. One goroutine at a time calls interest and wait; any
-// calls wake.
+// it, or somebody wakes it. One goroutine at a time calls wait and, perhaps
+// meanwhile, one at a time interest; any calls wake.
 //
 // wake is kept: one that begins after a wait has returned ends the next. Who waits
 // looks for work, in this order: wait returns, look, wait again; who brings work
@@ -52,7 +52,8 @@ func newPoller() (*poller, error) {
 }
 
 // interest says what wait looks for at fd: neither ends it, and must come before
-// fd is closed. The kernel is asked only when something changes.
+// fd is closed: what has its number next would be taken for it. The kernel is asked
+// only when something changes.
 func (p *poller) interest(fd int, read, write bool) error {
 	want := uint32(0)
 	if read {
@@ -76,6 +77,9 @@ func (p *poller) interest(fd int, read, write bool) error {
 		op = unix.EPOLL_CTL_DEL
 	}
 	err := unix.EpollCtl(p.epoll, op, fd, &unix.EpollEvent{Events: want, Fd: int32(fd)})
+	if want == 0 && (err == unix.ENOENT || err == unix.EBADF) {
+		err = nil // it was closed first
+	}
 	if err != nil {
 		return os.NewSyscallError("epoll_ctl", err)
 	}

@@ -174,13 +174,14 @@ func (p *Port) Unserve(communicator string) {
 
 // deliver hands over a connection; a call of s.calls is under way.
 func (s *service) deliver(p *Port, a *arrival) {
-	b, err := newBundle(a.streams, int(a.hello.threads))
+	g := Greeting{Communicator: s.name, Link: a.hello.link}
+	b, err := newBundle(a.streams, int(a.hello.threads), g, g.Link.To)
 	if err != nil {
 		p.c.Logger.Warn("tcp: connection dropped", "communicator", s.name, "link", a.hello.link, "err", err)
 		a.close()
 		return
 	}
-	s.arrive(Greeting{Communicator: s.name, Link: a.hello.link}, b)
+	s.arrive(g, b)
 }
 
 func (a *arrival) close() {
@@ -325,7 +326,7 @@ func (p *Port) Dial(ctx context.Context, addresses []string, g Greeting) (*bundl
 	all.Wait()
 	var b *bundle
 	if failed == nil {
-		b, failed = newBundle(streams, int(h.threads))
+		b, failed = newBundle(streams, int(h.threads), g, g.Link.From)
 	}
 	if failed != nil {
 		(&arrival{streams: streams}).close()

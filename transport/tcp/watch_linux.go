@@ -67,10 +67,11 @@ func (w *watch) look(now time.Time) {
 }
 
 // silence is how long data, or the question whether the window has opened, has been
-// under way without an answer of any kind.
+// under way without an answer of any kind. One such question may go unanswered by a
+// living host, which answers only so many a second.
 func (x *wire) silence(now time.Time) time.Duration {
 	info, err := unix.GetsockoptTCPInfo(x.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
-	if err != nil || info.Unacked == 0 && info.Probes == 0 {
+	if err != nil || info.Unacked == 0 && info.Probes < 2 {
 		x.since = time.Time{}
 		return 0
 	}
