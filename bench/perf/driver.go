@@ -64,6 +64,7 @@ type run struct {
 	cycle     int         // of -N
 	checks    uint64      // checks so far: each has its own data
 	choices   choices
+	costs     costTable
 	noted     map[string]bool
 	wrong     int
 	busbws    float64
@@ -315,6 +316,7 @@ func (r *run) row(ctx context.Context, size int, s series) error {
 	w.when = time.Now()
 	r.bar.clear()
 	r.table.row(w)
+	r.costs.row(w)
 	r.report.row(w)
 	r.bar.add()
 	return nil
@@ -387,39 +389,39 @@ func (r *run) onRanks(ctx context.Context, body func(ctx context.Context, rank i
 // measure is one half of a row: steps 1 to 5 of the package's description.
 func (r *run) measure(ctx context.Context, j *job) (half, error) {
 	h := half{made: true}
-	times := make([]float64, len(r.comms)) // of an operation, in seconds
-	laps := make([][]float64, len(r.comms))
-	var used time.Duration
+	mine := make([]timing, len(r.comms))
 	err := r.onRanks(ctx, func(ctx context.Context, rank int) error {
 		j.settle(r.memory(j, rank), rank, max(r.Iters, 1))
 		var err error
-		times[rank-r.first], laps[rank-r.first], err = r.timed(ctx, r.caller(j, rank), &used)
+		mine[rank-r.first], err = r.timed(ctx, r.caller(j, rank))
 		return err
 	})
 	if err != nil {
 		return h, err
 	}
-	// Per rank: its time, its process's processor time, and the laps.
+	// Per rank: its time, its process's processor time, its roles', and the laps.
 	measured, err := gather(ctx, r, func(rank int) []float64 {
-		cpu := 0.0
-		if rank == r.first {
-			cpu = used.Seconds()
-		}
-		return append([]float64{times[rank-r.first], cpu}, laps[rank-r.first]...)
+		t := &mine[rank-r.first]
+		return slices.Concat([]float64{t.seconds, t.cpu.Seconds()}, t.roles.numbers(), t.laps)
 	})
 	if err != nil {
 		return h, err
 	}
-	times, laps = nil, nil
+	var times []float64 // of an operation, in seconds
+	var laps [][]float64
+	var used roles
 	cpu := 0.0
 	for _, m := range measured {
-		times, cpu, laps = append(times, m[0]), cpu+m[1], append(laps, m[2:])
+		times, cpu = append(times, m[0]), cpu+m[1]
+		used.add(m[2 : 2+numbersOfRoles])
+		laps = append(laps, m[2+numbersOfRoles:])
 	}
 	operations := float64(r.Iters * r.Aggregate)
 	seconds := combine(times, r.Average)
 	h.micros = seconds * 1e6
 	if r.CPUTime != 0 {
 		h.micros = cpu / operations * 1e6
+		h.costs = costs{operations, used}
 	}
 	h.algbw = float64(j.moved*j.typ.Size()) / seconds / 1e9
 	h.busbw = h.algbw * r.test.bus(j.ranks)
@@ -434,50 +436,58 @@ func (r *run) measure(ctx context.Context, j *job) (half, error) {
 	return h, err
 }
 
-// timed is one rank's part of a measurement. It returns the time of an operation
-// in seconds and, with -I, the times of the iterations in microseconds. The first
-// rank of a process takes its processor time, too.
-func (r *run) timed(ctx context.Context, c *caller, used *time.Duration) (float64, []float64, error) {
+// timing is what one rank measures.
+type timing struct {
+	seconds float64       // of an operation
+	cpu     time.Duration // of the process, at its first rank
+	roles   roles         // with -C, of the rank
+	laps    []float64     // with -I, of the iterations in microseconds
+}
+
+// timed is one rank's part of a measurement.
+func (r *run) timed(ctx context.Context, c *caller) (t timing, err error) {
 	barrier := func() error {
 		return r.comm(c.rank).Do(ctx, collective.Call{Kind: plan.Barrier})
 	}
 	if err := errors.Join(r.issue(ctx, c, 0), barrier(), barrier()); err != nil {
-		return 0, nil, err
+		return t, err
 	}
-	var laps []float64
 	if r.PerIter != 0 {
-		laps = make([]float64, 0, r.Iters)
+		t.laps = make([]float64, 0, r.Iters)
 	}
 	cpu, _ := CPUTime()
+	stats := r.comm(c.rank).Stats()
 	waited := time.Duration(0) // in barriers that -z 3 does not count
 	start := time.Now()
 	for i := range r.Iters {
 		lap := waited
 		began := time.Now()
 		if err := r.issue(ctx, c, i); err != nil {
-			return 0, nil, err
+			return t, err
 		}
 		if r.Blocking == 3 {
 			arrived := time.Now()
 			if err := barrier(); err != nil {
-				return 0, nil, err
+				return t, err
 			}
 			waited += time.Since(arrived)
 		}
-		if laps != nil {
+		if t.laps != nil {
 			spent := time.Since(began) - (waited - lap)
-			laps = append(laps, spent.Seconds()*1e6/float64(r.Aggregate))
+			t.laps = append(t.laps, spent.Seconds()*1e6/float64(r.Aggregate))
 		}
 	}
 	elapsed := time.Since(start) - waited
+	t.seconds = elapsed.Seconds() / float64(r.Iters*r.Aggregate)
 	if err := barrier(); err != nil {
-		return 0, nil, err
+		return t, err
 	}
+	t.roles = rolesSince(r.comm(c.rank).Stats(), stats)
 	if c.rank == r.first {
 		end, _ := CPUTime()
-		*used = end - cpu
+		t.cpu = end - cpu
 	}
-	return elapsed.Seconds() / float64(r.Iters*r.Aggregate), laps, nil
+	return t, nil
 }
 
 // issue makes one iteration of a rank: -m operations, one after the other or, if
@@ -576,7 +586,7 @@ func (r *run) conclude(failure error) error {
 	r.bar.finish()
 	v := verdict{
 		collective: r.Collective, wrong: r.wrong, minimum: r.minimum, failure: failure,
-		choices: r.choices.lines(),
+		choices: r.choices.lines(), costs: r.costs.lines(),
 	}
 	v.busbw = r.busbws / float64(r.halves) // no rows: not a number, as in nccl-tests
 	if r.Memory != 0 {

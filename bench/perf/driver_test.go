@@ -162,6 +162,7 @@ func TestModes(t *testing.T) {
 				}
 				assert.Equal(t, o.PerIter != 0, strings.Contains(out.String(), "i_cv%"))
 				assert.Equal(t, o.CPUTime != 0, strings.Contains(out.String(), "cputime"))
+				assert.Equal(t, o.CPUTime != 0, strings.Contains(out.String(), "# Processor time by role"))
 				assert.Equal(t, o.Memory != 0, strings.Contains(out.String(), "# Memory usage         : Initialization "))
 			}
 		})

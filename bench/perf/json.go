@@ -80,8 +80,11 @@ type jsonRow struct {
 	ApartIters *jsonIter `json:"out_of_place_per_iter,omitempty"`
 	In         any       `json:"in_place"`
 	InIters    *jsonIter `json:"in_place_per_iter,omitempty"`
-	Iterations int       `json:"actual_iterations"`
-	Experiment text      `json:"experiment_name"`
+	// Not nccl-tests', with -C.
+	ApartRoles []jsonRole `json:"out_of_place_roles,omitempty"`
+	InRoles    []jsonRole `json:"in_place_roles,omitempty"`
+	Iterations int        `json:"actual_iterations"`
+	Experiment text       `json:"experiment_name"`
 }
 
 type jsonHalf struct {
@@ -230,6 +233,7 @@ func (r *report) row(w row) {
 		Root:  text(fmt.Sprintf("%6d", w.root)),
 		Apart: r.half(w.apart), ApartIters: perIterJSON(w.apart),
 		In: r.half(w.in), InIters: perIterJSON(w.in),
+		ApartRoles: w.apart.costs.json(), InRoles: w.in.costs.json(),
 		Iterations: w.iters,
 	})
 }

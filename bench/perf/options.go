@@ -90,7 +90,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	o.addCallFlags(fs)
 	fs.VarP(integer(&o.Blocking, 0, 3), "blocking", "z", "0 = operations back to back; 1 = asynchronous, wait and barrier after each; 2 = wait only; 3 = wait and barrier after each iteration, the barrier not timed")
 	fs.VarP(integer(&o.TimeoutSeconds, 0, 1<<30), "timeout", "T", "seconds after which a measurement is given up; 0 = never")
-	fs.VarP(integer(&o.CPUTime, 0, 1), "report_cputime", "C", "1 = report the process's processor time per operation instead of the time")
+	fs.VarP(integer(&o.CPUTime, 0, 1), "report_cputime", "C", "1 = report the process's processor time per operation instead of the time, and after the table that of each role (block, proxy, helper) with its useful share")
 	fs.VarP(integer(&o.Timestamps, 0, 1), "report_timestamps", "S", "1 = add a column with the time of day")
 	fs.StringVarP(&o.JSON, "output_file", "J", o.JSON, "write a JSON report to this file")
 	fs.VarP(integer(&o.Average, 0, 3), "average", "a", "the time of an operation is 0 = rank 0's, 1 = the ranks' average, 2 = their minimum, 3 = their maximum")
@@ -134,6 +134,7 @@ func (o *Options) Config() collective.Config {
 	return collective.Config{
 		Algorithm: o.Algorithm, Protocol: o.Protocol, Channels: o.Channels,
 		RanksPerNode: o.RanksPerNode, Wait: o.Wait, Transport: o.Transport,
+		Accounting: o.CPUTime != 0,
 	}
 }
 

@@ -26,6 +26,8 @@ type half struct {
 	checked      bool
 	wrong        int // elements
 
+	costs costs // with -C
+
 	perIter []float64 // microseconds, the slowest rank's, leading ones skipped; nil without -I
 	skipped int
 }
@@ -138,6 +140,7 @@ type verdict struct {
 	busbw      float64
 	minimum    float64 // of busbw; 0 = none asked for
 	choices    []string
+	costs      []string
 	memory     []memoryUse
 	failure    error
 	collective string
@@ -156,6 +159,9 @@ func okay(good bool) string {
 func (t *table) footer(v verdict) {
 	for _, c := range v.choices {
 		fmt.Fprintf(t.w, "# %-20s : %s\n", "Algorithm by size", c)
+	}
+	for _, c := range v.costs {
+		fmt.Fprintf(t.w, "# %s\n", c)
 	}
 	fmt.Fprintf(t.w, "# %-20s : %d %s\n", "Out of bounds values", v.wrong, okay(v.wrong == 0))
 	fast := ""

@@ -17,9 +17,10 @@ import (
 //
 //   - A short segment is counted by the time of day: whatever interrupts a thread
 //     takes longer.
-//   - A long one is counted by the thread's clock, if that was read when the
-//     goroutine came to the thread and it still is there. If not, by the time of
-//     day: that is too much if the system took the processor away meanwhile.
+//   - A long one is counted by the thread's clock, if that was read since the
+//     goroutine came to the thread. That is left out for small operations that give
+//     their processors away: a long segment among them was interrupted, and counts
+//     as a short one.
 //   - Where looking at a condition is work itself, each look is a segment.
 //   - A yield counts as waiting when it was as short as yields are that find
 //     nobody else; otherwise as the others' time, and so does a sleep. A goroutine
@@ -35,6 +36,10 @@ const longSegment = 20 * time.Microsecond
 // launchesAlike is how many launches after one with a long segment are expected to
 // have some, too, and read the thread's clock beforehand.
 const launchesAlike = 16
+
+// longestCredit is how long segments are counted by the time of day, and what lies
+// between launches, before the thread's clock is read again.
+const longestCredit = time.Millisecond
 
 // account is the state of a Waiter's accounting. All of it is owned by the waiting
 // goroutine.
@@ -55,7 +60,8 @@ type account struct {
 	known    bool          // the next three hold
 	thread   int           // where the goroutine was when used was read
 	used     time.Duration // that thread's clock
-	credited time.Duration // counted since then
+	credited time.Duration // what the thread has used since, by the time of day
+	read     time.Duration // when
 }
 
 // clocks are what an account reads. Tests have others.
@@ -176,19 +182,22 @@ const longestUntold = 100 * time.Microsecond
 
 func (a *account) enter() {
 	a.inside, a.audits = true, a.works
-	a.at = a.clocks.now()
-	a.seen = a.at
-	a.known = false
-	if a.long > 0 || a.locked {
+	t := a.clocks.now()
+	pause, old := t-a.at, t-a.read // since the last launch and the last reading
+	a.at, a.seen = t, t
+	switch {
+	case a.locked, a.long > 0, old > longestCredit, old > longSegment && (pause > longSegment || !a.known):
 		a.long = max(a.long-1, 0)
-		a.read()
+		a.consult()
+	default: // what the caller did meanwhile was on this thread
+		a.credited += pause
 	}
 }
 
-// read makes the thread's clock known, if the system has it.
-func (a *account) read() {
+// consult reads the thread's clock, if the system has it.
+func (a *account) consult() {
 	a.thread, a.used, a.known = a.clocks.thread()
-	a.credited = 0
+	a.credited, a.read = 0, a.at
 }
 
 // cut ends a segment, which was one of waiting or of work, and begins the next.
@@ -218,9 +227,12 @@ func (a *account) add(c *Counters, spent time.Duration, waiting bool) {
 // clock is known afterwards.
 func (a *account) measured(atMost time.Duration) time.Duration {
 	was := *a
-	a.read()
-	if !was.known || !a.known || was.thread != a.thread {
+	a.consult()
+	switch {
+	case !a.known, was.known && was.thread != a.thread:
 		return atMost
+	case !was.known:
+		return longSegment
 	}
 	return min(max(a.used-was.used-was.credited, 0), atMost)
 }
@@ -249,6 +261,6 @@ func (a *account) arrive(t time.Duration) {
 	}
 	a.at, a.known = t, false
 	if a.long > 0 {
-		a.read()
+		a.consult()
 	}
 }
