@@ -26,7 +26,7 @@ type Port struct {
 	gate      *handshake.Gate
 	watch     *watch
 	addresses []string
-	pumps     sync.WaitGroup // of TLS connections
+	carrying  sync.WaitGroup // tunnels
 
 	mu      sync.Mutex
 	closed  bool
@@ -37,6 +37,7 @@ type Port struct {
 	partial map[[16]byte]*arrival
 	ready   map[communicatorID][]*arrival
 	waiting int // sockets
+	tunnels map[*tunnel]struct{}
 }
 
 const (
@@ -75,6 +76,7 @@ func Open(c PortConfig) (*Port, error) {
 		serving: make(map[communicatorID]*service),
 		partial: make(map[[16]byte]*arrival),
 		ready:   make(map[communicatorID][]*arrival),
+		tunnels: make(map[*tunnel]struct{}),
 	}
 	l, addresses, err := address.Listen(c.place(), "data", c.Logger)
 	if err != nil {
@@ -405,7 +407,14 @@ func (p *Port) dialOnce(ctx context.Context, addr string, body []byte) (net.Conn
 
 // take turns a proven connection into a stream. The connection is gone in any case.
 func (p *Port) take(conn net.Conn) (stream, error) {
-	defer conn.Close()
+	s, err := p.convert(conn)
+	if err != nil {
+		conn.Close()
+	}
+	return s, err
+}
+
+func (p *Port) convert(conn net.Conn) (stream, error) {
 	below, ok := conn.(syscall.Conn)
 	if !ok {
 		return nil, fmt.Errorf("%T has no descriptor", conn)
@@ -414,22 +423,51 @@ func (p *Port) take(conn net.Conn) (stream, error) {
 	if err != nil {
 		return nil, err
 	}
+	tunnels := p.c.TLS != nil
 	fd := -1
 	var failed error
 	err = raw.Control(func(theirs uintptr) {
-		if failed = p.c.setOptions(int(theirs)); failed == nil {
+		fd = int(theirs)
+		if failed = p.c.setOptions(fd); failed == nil && !tunnels {
 			fd, failed = unix.FcntlInt(theirs, unix.F_DUPFD_CLOEXEC, 0)
 		}
 	})
 	if err = errors.Join(err, failed); err != nil {
 		return nil, err
 	}
+	if tunnels {
+		conn.SetDeadline(time.Time{})
+		t, err := newTunnel(conn.(tlsConn), fd, p.watch, p.c.Faults)
+		if err != nil {
+			return nil, err
+		}
+		p.carry(t)
+		return t, nil
+	}
+	conn.Close()
 	return newGuarded(newSocket(fd, p.c.Faults.system()), p.watch), nil
 }
 
+// carry runs a tunnel.
+func (p *Port) carry(t *tunnel) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.tunnels[t] = struct{}{}
+	if p.closed {
+		t.expire()
+	}
+	p.carrying.Go(func() {
+		t.run(p.watch)
+		p.mu.Lock()
+		delete(p.tunnels, t)
+		p.mu.Unlock()
+	})
+}
+
 // Close ends the listener, and the connections that wait for their communicators.
-// Those that have been delivered are their owners', who close them first: nothing
-// looks after them any more.
+// Those that have been delivered, or dialled, are their owners', who close them
+// first: nothing looks after them any more, and encrypted ones end. What was written
+// to those is sent before, unless that takes long.
 func (p *Port) Close() error {
 	p.mu.Lock()
 	if p.closed {
@@ -449,9 +487,12 @@ func (p *Port) Close() error {
 	}
 	clear(p.partial)
 	clear(p.ready)
+	for t := range p.tunnels {
+		t.expire()
+	}
 	p.mu.Unlock()
 	p.gate.Close()
-	p.pumps.Wait()
+	p.carrying.Wait()
 	p.watch.close()
 	return nil
 }

@@ -47,8 +47,8 @@ func connected(t testing.TB) (a, b net.Conn) {
 	return a, b
 }
 
-// socketPair is two connected sockets with faults, which may be nil.
-func socketPair(t testing.TB, f *Faults) (a, b *socket) {
+// loopbackPair is two connected sockets with faults, which may be nil.
+func loopbackPair(t testing.TB, f *Faults) (a, b *socket) {
 	t.Helper()
 	x, y := connected(t)
 	a, b = newSocket(detached(t, x), f.system()), newSocket(detached(t, y), f.system())
@@ -100,7 +100,7 @@ func TestBytesArriveInOrderUnderFaults(t *testing.T) {
 			if f != nil {
 				f.Seed = seed
 			}
-			a, b := socketPair(t, f)
+			a, b := loopbackPair(t, f)
 			sent := randomBytes(random, 100_000+random.IntN(200_000))
 			got := make([]byte, len(sent))
 			parts := split(random, sent, 1+random.IntN(9))
@@ -170,7 +170,7 @@ func TestTheSameSeedGivesTheSameFaults(t *testing.T) {
 }
 
 func TestTheEndsOfAStream(t *testing.T) {
-	a, b := socketPair(t, nil)
+	a, b := loopbackPair(t, nil)
 	n, err := a.write(nil)
 	require.NoError(t, err)
 	require.Zero(t, n)
@@ -197,7 +197,7 @@ func isErrno(err error, errno unix.Errno) bool {
 func second(_ int, err error) error { return err }
 
 func TestTransfersAllocateNothing(t *testing.T) {
-	a, b := socketPair(t, nil)
+	a, b := loopbackPair(t, nil)
 	out, in := [][]byte{make([]byte, 24), make([]byte, 1000)}, [][]byte{make([]byte, 24), make([]byte, 1000)}
 	p, err := newPoller()
 	require.NoError(t, err)
@@ -225,7 +225,7 @@ func TestTransfersAllocateNothing(t *testing.T) {
 
 // Buffers are only looked at during a call.
 func TestASocketKeepsNoBuffers(t *testing.T) {
-	a, b := socketPair(t, nil)
+	a, b := loopbackPair(t, nil)
 	collected := make(chan bool, 1)
 	func() {
 		buffer := new([4096]byte)
@@ -270,7 +270,7 @@ func newTestPoller(t *testing.T) *poller {
 
 func TestAPollerTellsWhatIsReady(t *testing.T) {
 	p := newTestPoller(t)
-	a, b := socketPair(t, nil)
+	a, b := loopbackPair(t, nil)
 	ready := func() []int {
 		fds, err := p.wait(0)
 		require.NoError(t, err)
@@ -430,7 +430,7 @@ func TestASilentHostIsLost(t *testing.T) {
 func BenchmarkPingPong(b *testing.B) {
 	for name, at := range map[string]int{"bytes=64/buffers=1": 64, "bytes=64/buffers=2": 24} {
 		b.Run(name, func(b *testing.B) {
-			x, y := socketPair(b, nil)
+			x, y := loopbackPair(b, nil)
 			parts := func() [][]byte {
 				memory := make([]byte, 64)
 				return [][]byte{memory[:at], memory[at:]}
