@@ -66,17 +66,20 @@ func InitAllConfig(n int, c Config) ([]*Comm, error) {
 	if c.Transport == "shm" {
 		return nil, &fault.Argument{Call: "InitAll", Reason: "ranks of one process are connected inproc, not by shm", Err: ErrUnsupported}
 	}
-	return initAll(n, c), nil
+	return initAll(n, c)
 }
 
 // initAll is InitAllConfig with a resolved Config.
-func initAll(n int, c Config) []*Comm {
-	w := newWorld(n, c)
+func initAll(n int, c Config) ([]*Comm, error) {
+	w, err := newWorld(n, c, nil)
+	if err != nil {
+		return nil, err
+	}
 	comms := make([]*Comm, n)
 	for rank := range comms {
 		comms[rank] = w.comm(rank)
 	}
-	return comms
+	return comms, nil
 }
 
 // Run executes body as n ranks, each in a goroutine of its own, and closes the
@@ -290,6 +293,9 @@ func (c *Comm) Close() error {
 	c.closing.Do(func() {
 		c.engine.Close()
 		c.closed.Store(true)
+		if p := c.world.process; p != nil && p.remote != nil {
+			p.publishAll(c.world)
+		}
 		c.world.leave(1)
 	})
 	return nil

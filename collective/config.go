@@ -10,8 +10,11 @@ import (
 	"time"
 
 	"github.com/gollective/gollective/collective/plan"
+	"github.com/gollective/gollective/collective/topo"
+	"github.com/gollective/gollective/internal/affinity"
 	"github.com/gollective/gollective/internal/bootstrap"
 	"github.com/gollective/gollective/internal/spin"
+	"github.com/gollective/gollective/transport/tcp"
 )
 
 // Config tells how a communicator works. The zero value is a good choice; each
@@ -70,9 +73,51 @@ type Config struct {
 	Place Place
 
 	// Transport is how ranks are connected: "auto", "inproc" (goroutines of one
-	// process) or "shm" (shared memory between processes). Default "": auto,
-	// the best that each pair of ranks can use. Variable: GOLLECTIVE_TRANSPORT.
+	// process), "shm" (shared memory between processes of one host) or "tcp"
+	// (sockets, also between ranks of one process). Default "": auto, the best
+	// that each pair of ranks can use. Variable: GOLLECTIVE_TRANSPORT.
 	Transport string
+
+	// HostID names the host that this process counts itself to: processes of
+	// equal names share memory. Default "": the machine and its network
+	// namespace. Variable: GOLLECTIVE_HOSTID.
+	HostID string
+
+	// Proxy says who moves bytes between FIFOs and sockets: "thread", one thread
+	// per rank that polls while an operation is in flight, as NCCL's proxy does;
+	// "inline", the blocks while they wait; "auto". Default "": auto, a thread
+	// where each rank has two cores or more. Variable: GOLLECTIVE_PROXY.
+	Proxy string
+	// ProxyCPUs are the processors that proxy threads may use, as in "0-3,8".
+	// Default "": all of this process's. Variable: GOLLECTIVE_PROXY_CPUSET.
+	ProxyCPUs string
+
+	// SocketThreads helper threads, with SocketsPerThread sockets each, carry the
+	// payloads of a connection; at most 16 threads and 64 sockets. Default 0: the
+	// proxy does it over one socket. Variables: GOLLECTIVE_SOCKET_NTHREADS,
+	// GOLLECTIVE_NSOCKS_PERTHREAD.
+	SocketThreads, SocketsPerThread int
+
+	// SocketBuffer is the size of the system's buffers of a socket in bytes.
+	// Default 0: the system adapts it. Variable: GOLLECTIVE_SOCKET_BUFFER.
+	SocketBuffer int
+
+	// SocketRate bounds what a socket sends, in bytes per second, so that one
+	// machine can show what a slow network does. Default 0: no bound. Variable:
+	// GOLLECTIVE_SOCKET_RATE.
+	SocketRate int
+
+	// PeerTimeout is how long a host may be silent, though its kernel should
+	// answer, before its ranks count as lost. Default 30 s. Variable:
+	// GOLLECTIVE_PEER_TIMEOUT.
+	PeerTimeout time.Duration
+
+	// TLS encrypts what goes over sockets, control and data, with TLS 1.3: "job"
+	// with a key derived from the job's secret, "files" with the certificate,
+	// key and authorities in TLSCert, TLSKey and TLSCA (PEM files). Default "":
+	// off. Variables: GOLLECTIVE_TLS, GOLLECTIVE_TLS_CERT, _KEY and _CA.
+	TLS                    string
+	TLSCert, TLSKey, TLSCA string
 
 	// JoinTimeout bounds each step of joining a job. Default 60 s. Variable:
 	// GOLLECTIVE_JOIN_TIMEOUT.
@@ -89,6 +134,9 @@ type Config struct {
 	// number, or a range such as "5000-5010". Variable: GOLLECTIVE_PORTS.
 	Ports string
 	ports bootstrap.Ports // what Ports means
+
+	proxyCPUs affinity.Mask // what ProxyCPUs means
+	faults    *tcp.Faults   // of sockets, for tests
 
 	// Accounting switches the counting of time, processor time and bytes in
 	// Stats on. It takes about 0.2 µs per call and channel, and may differ from rank
@@ -120,8 +168,13 @@ type Config struct {
 	origins map[string]string
 
 	// cores is GOMAXPROCS when the communicator was made. It may change later,
-	// and all ranks, those of splits too, must plan with the same number.
-	cores int
+	// and all ranks, those of splits too, must plan with the same number. Where
+	// ranks are processes, cores and sharers describe the host with the fewest
+	// cores per rank; hosts says which ranks share one, nil if all do, and carried
+	// that they are connected by sockets nevertheless.
+	cores, sharers int
+	hosts          *topo.Hosts
+	carried        bool
 }
 
 // WaitPolicy says how a waiting block uses the processor. Its String is the name
@@ -152,6 +205,9 @@ const (
 	slots                = 8        // NCCL_STEPS
 	mostRanks            = 1 << 20  // of a process
 	defaultJoinTimeout   = 60 * time.Second
+	defaultPeerTimeout   = 30 * time.Second
+	mostSocketThreads    = 16 // MAX_THREADS and MAX_SOCKETS in src/transport/net_socket.cc
+	mostSockets          = 64
 )
 
 // withDefaults returns c with every default filled in, or all that is wrong with
@@ -206,10 +262,11 @@ func (c Config) withDefaults() (Config, error) {
 		refuse("Wait", c.Wait, "spin, yield, adaptive and block")
 	}
 	switch c.Transport {
-	case "", "auto", "inproc", "shm":
+	case "", "auto", "inproc", "shm", "tcp":
 	default:
-		refuse("Transport", strconv.Quote(c.Transport), "auto, inproc and shm")
+		refuse("Transport", strconv.Quote(c.Transport), "auto, inproc, shm and tcp")
 	}
+	c.socketDefaults(fill, refuse)
 	if c.JoinTimeout < 0 {
 		refuse("JoinTimeout", c.JoinTimeout, "0 and more")
 	} else if c.JoinTimeout == 0 {
@@ -234,7 +291,8 @@ func (c Config) world(rank, size int, ordered bool) plan.World {
 		Rank: rank, Size: size,
 		RanksPerNode: c.RanksPerNode,
 		MinChannels:  c.MinChannels, MaxChannels: c.MaxChannels,
-		Cores:         c.cores,
+		Cores: c.cores, Sharers: c.sharers,
+		Hosts: c.hosts, Carried: c.carried,
 		Allowed:       c.allowed,
 		Force:         plan.Choice{Algorithm: c.Algorithm, Protocol: c.Protocol, Channels: c.Channels},
 		OrderedStores: ordered,

@@ -6,13 +6,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
 
+	"github.com/gollective/gollective/internal/address"
 	"github.com/gollective/gollective/internal/affinity"
 	"github.com/gollective/gollective/internal/bootstrap"
 	"github.com/gollective/gollective/internal/fault"
 	"github.com/gollective/gollective/internal/launch"
 	"github.com/gollective/gollective/transport/shm"
+	"github.com/gollective/gollective/transport/tcp"
 )
 
 // Place says where a process stands among the processes of its job. The zero
@@ -120,7 +124,7 @@ func InitLocal(ctx context.Context, ranks int, c Config) ([]*Comm, error) {
 		if c.Transport == "shm" {
 			return nil, &fault.Argument{Call: "Init", Reason: "ranks of one process are connected inproc, not by shm", Err: ErrUnsupported}
 		}
-		return initAll(ranks, c), nil
+		return initAll(ranks, c)
 	}
 	if c.Transport == "inproc" {
 		world.Rendezvous.Release()
@@ -134,43 +138,114 @@ func InitLocal(ctx context.Context, ranks int, c Config) ([]*Comm, error) {
 }
 
 // join makes this process a member of its job.
-func join(ctx context.Context, world launch.World, ranks int, c Config) (*job, error) {
+func join(ctx context.Context, world launch.World, ranks int, c Config) (j *job, err error) {
 	depot, mark, err := openDepot()
 	if err != nil {
 		world.Rendezvous.Release()
 		return nil, err
 	}
-	host, _ := os.Hostname() // for messages
-	text, err := json.Marshal(description{
-		Version: descriptionVersion, Ranks: ranks, Depot: depot.Address(), Mark: mark,
-		Host: host, PID: os.Getpid(), CPUs: affinity.Own(), Quota: ownQuota(), Config: c.agreement(),
-	})
-	if err != nil {
-		return nil, errors.Join(err, depot.Close())
-	}
+	var port *tcp.Port
+	defer func() {
+		if err != nil && j == nil {
+			err = errors.Join(err, depot.Close())
+			if port != nil {
+				err = errors.Join(err, port.Close())
+			}
+		}
+	}()
 	id, root, err := meet(ctx, world, c)
 	if err != nil {
-		return nil, errors.Join(err, depot.Close())
+		return nil, err
+	}
+	text, port, err := c.describe(world, id, ranks, depot, mark)
+	if err != nil {
+		if root != nil {
+			err = errors.Join(err, root.Close())
+		}
+		return nil, err
+	}
+	encrypted, err := c.tls(id.Secret())
+	if err != nil {
+		return nil, err
 	}
 	control, err := bootstrap.Join(ctx, bootstrap.Config{
 		ID: id, Rank: world.Rank, Size: world.Size, Description: text,
 		Timeout:    c.JoinTimeout,
 		Interfaces: c.SocketIfname, Family: c.SocketFamily, Ports: c.ports,
+		TLS:    encrypted,
 		Logger: c.quiet(),
 	})
 	if root != nil {
 		_ = root.Close() // all have joined, or the job has failed
 	}
 	if err != nil {
-		return nil, errors.Join(joinError(world.Rank, err), depot.Close())
+		return nil, joinError(world.Rank, err)
 	}
-	j := newJob(world.Rank, control, depot, c.JoinTimeout)
+	j = newJob(world.Rank, control, depot, c.JoinTimeout)
+	j.port, j.sockets = port, c.Transport == "tcp"
 	if j.processes, err = decodeDescriptions(control.Descriptions(), j.self); err != nil {
 		j.end()
-		return nil, err
+		return j, err
+	}
+	if err := j.reachable(c); err != nil {
+		j.end()
+		return j, err
 	}
 	control.Handle(bootstrap.Handler{Message: j.handle, Lost: j.lose, Left: j.leave})
 	return j, nil
+}
+
+// describe makes what this process tells all others, and opens its port for data
+// unless the launcher says that all processes share this host and its memory.
+func (c Config) describe(world launch.World, id bootstrap.ID, ranks int, depot *shm.Depot, mark []byte) (text []byte, port *tcp.Port, err error) {
+	host, _ := os.Hostname() // for messages
+	d := description{
+		Version: descriptionVersion, Ranks: ranks, Depot: depot.Address(), Mark: mark, Machine: c.machine(),
+		Host: host, PID: os.Getpid(), CPUs: affinity.Own(), Quota: ownQuota(), Config: c.agreement(),
+	}
+	local := world.LocalSize == world.Size && c.HostID == ""
+	if c.Transport == "tcp" || c.Transport != "shm" && !local {
+		port, err = c.port(id.Secret(), func(p *tcp.PortConfig) {
+			p.Loopback = local
+			p.Routed = routed(id)
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+		d.Ports = port.Addresses()
+	}
+	text, err = json.Marshal(d)
+	return text, port, err
+}
+
+// routed is this host's address from which the root is reached, the zero value on the
+// root's own host.
+func routed(id bootstrap.ID) netip.Addr {
+	for _, target := range id.Addrs() {
+		if host, _, err := net.SplitHostPort(target); err == nil {
+			if ip, err := netip.ParseAddr(host); err == nil && ip.IsLoopback() {
+				continue
+			}
+			if from := address.Routed(target); from.IsValid() && !from.IsLoopback() {
+				return from
+			}
+		}
+	}
+	return netip.Addr{}
+}
+
+// reachable reports processes that this one can't be connected to.
+func (j *job) reachable(c Config) error {
+	for number, d := range j.processes {
+		switch {
+		case j.near(number):
+		case c.Transport == "shm":
+			return &fault.Argument{Call: "Init", Reason: fmt.Sprintf("process %d (%s, pid %d) is on another host: no shared memory", number, d.Host, d.PID), Err: ErrUnsupported}
+		case len(d.Ports) == 0 || j.port == nil:
+			return &fault.Argument{Call: "Init", Reason: fmt.Sprintf("process %d (%s, pid %d) is on another host, though the launcher said that all are on one: it has opened no port", number, d.Host, d.PID), Err: ErrUnsupported}
+		}
+	}
+	return nil
 }
 
 // joinFailure is an error of package bootstrap that also answers as the kind that it

@@ -11,8 +11,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gollective/gollective/collective/topo"
 	"github.com/gollective/gollective/internal/affinity"
 	"github.com/gollective/gollective/transport/shm"
+	"github.com/gollective/gollective/transport/tcp"
 )
 
 // job is this process's membership in a job of several processes: the control
@@ -24,6 +26,9 @@ type job struct {
 	self      int
 	processes []description // by number
 	timeout   time.Duration // of everything that joins
+	port      *tcp.Port     // nil if all processes share this host, and its memory
+	sockets   bool          // also those on one host are connected by sockets
+	calls     calls
 
 	mu        sync.Mutex
 	closed    bool
@@ -46,9 +51,11 @@ type control interface {
 // description is what a process tells all others when it joins.
 type description struct {
 	Version int
-	Ranks   int    // that live in the process
-	Depot   string // address
-	Mark    []byte // random: the secret of its depot; its homes begin with a hash of it
+	Ranks   int      // that live in the process
+	Depot   string   // address
+	Machine string   // what it shares memory with: see Config.machine
+	Ports   []string // where its data port is reached, the best first
+	Mark    []byte   // random: the secret of its depot; its homes begin with a hash of it
 	Host    string
 	PID     int
 	CPUs    affinity.Mask // on which it may run
@@ -62,10 +69,11 @@ type agreement struct {
 	MinChannels, MaxChannels, Channels                int
 	BuffSize, LLBuffSize, LL128BuffSize, P2PChunkSize int
 	RanksPerNode                                      int
+	Sockets                                           bool // between all, also on one host
 }
 
 // descriptionVersion is that of everything processes exchange above bootstrap.
-const descriptionVersion = 1
+const descriptionVersion = 2
 
 func (c Config) agreement() agreement {
 	return agreement{
@@ -73,6 +81,7 @@ func (c Config) agreement() agreement {
 		MinChannels: c.MinChannels, MaxChannels: c.MaxChannels, Channels: c.Channels,
 		BuffSize: c.BuffSize, LLBuffSize: c.LLBuffSize, LL128BuffSize: c.LL128BuffSize,
 		P2PChunkSize: c.P2PChunkSize, RanksPerNode: c.RanksPerNode,
+		Sockets: c.Transport == "tcp",
 	}
 }
 
@@ -150,6 +159,7 @@ func (j *job) remove(name string) {
 	defer j.mu.Unlock()
 	delete(j.worlds, name)
 	delete(j.fifos, name)
+	j.calls.forget(name)
 }
 
 // release ends the job if no communicator uses it any more.
@@ -169,6 +179,9 @@ func (j *job) end() {
 	defer cancel()
 	_ = j.control.Close(ctx) // a goodbye that nobody hears changes nothing
 	_ = j.depot.Close()
+	if j.port != nil {
+		_ = j.port.Close()
+	}
 }
 
 // mostEarly bounds the failures that are kept for communicators not made yet.
@@ -251,12 +264,13 @@ func newJob(self int, c control, depot *shm.Depot, timeout time.Duration) *job {
 	return j
 }
 
-// cores is the number of processors that the processes of the job share. Plans and
+// cores is the number of processors that the processes of one host share. Plans and
 // ways of waiting depend on it: it is computed from what all know alike.
-func (j *job) cores() int {
+func (j *job) cores(numbers []int) int {
 	var all affinity.Mask
 	quota := 0
-	for _, d := range j.processes {
+	for _, number := range numbers {
+		d := &j.processes[number]
 		all = all.Union(d.CPUs)
 		if d.Quota > 0 && (quota == 0 || d.Quota < quota) {
 			quota = d.Quota
@@ -278,6 +292,19 @@ func ownQuota() int {
 	return runtime.GOMAXPROCS(0)
 }
 
+// crowd describes the most crowded host of the given ranks' processes: how many
+// processors there are, and for how many ranks.
+func (j *job) crowd(ranks []int) (cores, sharers int) {
+	machines := make([]string, len(ranks))
+	for rank, number := range ranks {
+		machines[rank] = j.processes[number].Machine
+	}
+	hosts := topo.HostsOf(machines)
+	all := j.coresBy(hosts, ranks)
+	host := hosts.MostCrowded(all)
+	return all[host], len(hosts.Ranks(host))
+}
+
 // root makes this process's part of the communicator of all ranks and returns the
 // handles of those that live here. Ranks are numbered through the processes.
 func (j *job) root(ctx context.Context, c Config) ([]*Comm, error) {
@@ -288,8 +315,7 @@ func (j *job) root(ctx context.Context, c Config) ([]*Comm, error) {
 			p.ranks = append(p.ranks, number)
 		}
 	}
-	c.cores = j.cores()
-	if c.RanksPerNode == 0 && len(p.ranks) > c.cores {
+	if cores, sharers := j.crowd(p.ranks); c.RanksPerNode == 0 && sharers > cores {
 		// Each hop costs a switch of processes: a tree over all ranks has
 		// fewer of them one after the other than a chain.
 		c.RanksPerNode = 1

@@ -20,11 +20,13 @@ import (
 	"github.com/gollective/gollective/transport"
 	"github.com/gollective/gollective/transport/inproc"
 	"github.com/gollective/gollective/transport/shm"
+	"github.com/gollective/gollective/transport/tcp"
 )
 
 // process is one process's part of a communicator that spans several. Each owns a
-// segment of shared memory, its home, and maps the homes of all others; that this
-// works is the proof that they are on one host.
+// segment of shared memory, its home, and maps the homes of all others on its host;
+// that this works is the proof that they are there. What is different about those on
+// other hosts is in far.go.
 type process struct {
 	job    *job
 	name   string // of the communicator, the same in all processes
@@ -34,6 +36,9 @@ type process struct {
 	homes  map[int]*home
 	hub    *inproc.Hub
 	fifos  *shm.Transport
+	remote *tcp.Transport // nil if all ranks are near
+
+	telling *telling
 
 	// Who makes the communicator, for errors: the call, and the communicator that
 	// it is a call of, nil for Init.
@@ -101,21 +106,36 @@ func newProcessWorld(ctx context.Context, p *process, c Config) (*world, error) 
 		d := &j.processes[number]
 		return shm.Neighbour{Address: d.Depot, Secret: d.Mark, Beds: p.homes[number].beds}
 	})
+	p.telling = newTelling(p.ranksIn(j.self))
+	c.hosts, c.carried = j.hosts(p.ranks), j.sockets
+	c.cores, c.sharers = j.crowd(p.ranks)
 	w := &world{
 		config: c, size: len(p.ranks), open: len(p.ranksIn(j.self)),
 		transport: p, process: p,
 		forming:  make(map[childKey]*forming),
 		children: make(map[*world]struct{}),
 	}
-	// Peers may ask for FIFOs as soon as they see the home.
+	// Peers may ask for FIFOs as soon as they see the home, or hear of it.
 	if err := j.announce(p.name, p.fifos); err != nil {
 		return nil, err
 	}
-	pages, err := p.moveIn(ctx, c)
+	var pages [][]byte
+	var err error
+	if p.anyFar() {
+		if p.remote, err = p.socketsFor(c); err == nil {
+			j.tell(messageHere, p.name, p.mark(j.self)...)
+		}
+	}
+	if err == nil {
+		pages, err = p.moveIn(ctx, c)
+	}
 	if err == nil {
 		w.ledger, err = ledger.Over(pages)
 	}
 	if err != nil {
+		if p.remote != nil {
+			_ = p.remote.Close()
+		}
 		j.withdraw(p.name)
 		return nil, err
 	}
@@ -152,6 +172,9 @@ func (p *process) moveIn(ctx context.Context, c Config) ([][]byte, error) {
 		case err != nil:
 		case len(pending) == 0:
 			p.homes[p.job.self].settled.Store(1)
+			if p.remote != nil {
+				p.job.tell(messageSettled, p.name)
+			}
 			return p.pages(), nil
 		case ctx.Err() != nil:
 			err = p.notAllCame(pending, ctx.Err())
@@ -178,6 +201,17 @@ func (p *process) visit(ctx context.Context, numbers []int, channels int, since 
 				err = lost
 			}
 			return nil, err
+		}
+		if !p.job.near(number) {
+			h, err := p.farHome(number)
+			if err != nil {
+				return nil, fmt.Errorf("communicator %s: process %d (rank %d): %w", p.name, number, p.known(number)[0], err)
+			}
+			if p.homes[number] = h; h == nil {
+				delete(p.homes, number)
+				pending = append(pending, number)
+			}
+			continue
 		}
 		here := len(p.ranksIn(number))
 		memory, err := p.homeOf(ctx, number, here, channels, time.Since(since))
@@ -219,13 +253,13 @@ func (p *process) homeOf(ctx context.Context, number, ranks, channels int, tried
 	case err == nil && len(memory) != size:
 		return nil, fmt.Errorf("its home has %d bytes, expected %d", len(memory), size)
 	case err == nil && !bytes.HasPrefix(memory, want):
-		return nil, fmt.Errorf("%w: its shared memory does not show what it wrote: it is on another host, or makes another communicator", ErrUnsupported)
+		return nil, fmt.Errorf("%w: its shared memory does not show what it wrote: it makes another communicator, or is on another host though it says it is on this one", ErrUnsupported)
 	case err == nil:
 		return memory, nil
 	case errors.Is(err, shm.ErrUnknown), ctx.Err() != nil, tried < unreachableIn:
 		return nil, nil
 	}
-	return nil, fmt.Errorf("%w: %s (pid %d) can't be reached through shared memory, and there is no other transport between processes: %w",
+	return nil, fmt.Errorf("%w: %s (pid %d) can't be reached through shared memory, though it is on this host (GOLLECTIVE_TRANSPORT=tcp does without): %w",
 		ErrUnsupported, d.Host, d.PID, err)
 }
 
@@ -368,27 +402,72 @@ func (p *process) processOf(rank int) int {
 
 // A process is the transport of its communicator: each pair of ranks uses the one
 // that their places allow.
-var _ transport.Transport = (*process)(nil)
+var _ transport.Carrier = (*process)(nil)
 
 // Name implements transport.Transport.
-func (p *process) Name() string { return "inproc+shm" }
+func (p *process) Name() string {
+	switch {
+	case p.job.sockets:
+		return "tcp"
+	case p.remote != nil:
+		return "inproc+shm+tcp"
+	}
+	return "inproc+shm"
+}
 
 // OrderedStores implements transport.Transport.
 func (p *process) OrderedStores() bool { return p.hub.OrderedStores() && p.fifos.OrderedStores() }
 
 // Connect implements transport.Transport.
 func (p *process) Connect(l transport.Link, end transport.End) (*transport.Conn, error) {
-	if p.processOf(l.From) == p.processOf(l.To) {
+	from, to := p.processOf(l.From), p.processOf(l.To)
+	switch {
+	case p.remote != nil && p.overSockets(from, to):
+		return p.remote.Connect(l, end)
+	case from == to:
 		return p.hub.Connect(l, end)
 	}
 	return p.fifos.Connect(l, end)
 }
 
-// waiters is how many goroutines of this host may wait at the same time.
-func (p *process) waiters() int { return len(p.ranks) }
+// Carries implements transport.Carrier.
+func (p *process) Carries() bool { return p.remote != nil }
 
-// parker gives a goroutine of this process a bed of its own.
+// Broken implements transport.Carrier.
+func (p *process) Broken(rank, peer int) error { return p.remote.Broken(rank, peer) }
+
+// Abandon implements transport.Carrier.
+func (p *process) Abandon(rank int) { p.remote.Abandon(rank) }
+
+// ranksOnThisHost is how many ranks of the communicator share this host, and may wait
+// at the same time.
+func (p *process) ranksOnThisHost() int {
+	here := 0
+	for _, number := range p.ranks {
+		if p.job.processes[number].Machine == p.job.processes[p.job.self].Machine {
+			here++
+		}
+	}
+	return here
+}
+
+// coresHere is how many processors those ranks share.
+func (p *process) coresHere() int {
+	var numbers []int
+	for _, number := range p.ranks {
+		if p.job.processes[number].Machine == p.job.processes[p.job.self].Machine {
+			numbers = append(numbers, number)
+		}
+	}
+	return p.job.cores(numbers)
+}
+
+// parker gives a goroutine of this process a bed of its own, if others are to find
+// it there.
 func (p *process) parker() *spin.Parker {
+	if !slices.ContainsFunc(p.ranks, func(number int) bool { return number != p.job.self && p.job.near(number) }) {
+		return spin.NewParker()
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.nextBed++
@@ -440,6 +519,10 @@ func (p *process) makeChild(ctx context.Context, parent *world, id childKey, mem
 // here have closed.
 func (p *process) close(w *world) {
 	p.waitForSettlers(w)
+	if p.remote != nil {
+		p.drain(w)
+		_ = p.remote.Close() // what is lost thereby is missed by nobody
+	}
 	w.ledger.Retire()
 	p.job.remove(p.name)
 	p.fifos.Close()
@@ -452,8 +535,14 @@ func (p *process) close(w *world) {
 func (p *process) waitForSettlers(w *world) {
 	ctx, cancel := context.WithTimeout(context.Background(), p.job.timeout)
 	defer cancel()
-	for number, h := range p.homes {
-		for pause := 50 * time.Microsecond; h.settled.Load() == 0 && p.absent(number) == nil; pause = min(2*pause, 10*time.Millisecond) {
+	settled := func(number int) bool {
+		if h := p.homes[number]; h.settled != nil {
+			return h.settled.Load() != 0
+		}
+		return p.job.calls.settled(p.name, number)
+	}
+	for number := range p.homes {
+		for pause := 50 * time.Microsecond; !settled(number) && p.absent(number) == nil; pause = min(2*pause, 10*time.Millisecond) {
 			select {
 			case <-ctx.Done():
 				return
@@ -463,6 +552,20 @@ func (p *process) waitForSettlers(w *world) {
 			}
 		}
 	}
+}
+
+// drain waits until what ranks here have sent has left the process.
+func (p *process) drain(w *world) {
+	ctx, cancel := context.WithTimeout(context.Background(), p.job.timeout)
+	defer cancel()
+	go func() {
+		select {
+		case <-w.ledger.Failed():
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	p.remote.Drain(ctx)
 }
 
 // lose is told that a process of the job is gone.
@@ -507,7 +610,7 @@ func (j *job) provide(name string) (int, func([]byte), error) {
 	return fifos.Provide(name)
 }
 
-// Messages between processes begin with a letter.
+// Messages between processes begin with a letter; far.go has more.
 const (
 	messageFailure  = 'F' // name of a communicator, newline, encoded failure
 	messageQuestion = 'Q' // token: who is alive?
@@ -532,6 +635,8 @@ func (j *job) handle(from int, message []byte) {
 		if found {
 			j.heard(name, fault.Decode([]byte(encoded)))
 		}
+	case messageHere, messageSettled, messagePage, messageWhere:
+		j.about(kind, from, rest)
 	case messageQuestion:
 		_ = j.control.Tell(append([]byte{messageAnswer}, rest...))
 	case messageAnswer:

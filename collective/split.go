@@ -238,13 +238,14 @@ func (w *world) join(ctx context.Context, id childKey, members []int, rank int) 
 
 func (w *world) makeChild(ctx context.Context, id childKey, members []int) (*world, error) {
 	var child *world
+	var err error
 	if w.process == nil {
-		child = newWorld(len(members), w.config)
+		child, err = newWorld(len(members), w.config, w)
 	} else {
-		var err error
-		if child, err = w.process.makeChild(ctx, w, id, members); err != nil {
-			return nil, err
-		}
+		child, err = w.process.makeChild(ctx, w, id, members)
+	}
+	if err != nil {
+		return nil, err
 	}
 	if id.shrunk != "" {
 		return child, nil // Abort of what it comes from is none of its business

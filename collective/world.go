@@ -21,6 +21,7 @@ type world struct {
 	transport transport.Transport
 	parent    *world
 	process   *process // nil when all ranks live here
+	loop      *loop    // nil unless those are connected by sockets
 	number    uint64   // of a world all of whose ranks live here
 
 	mu       sync.Mutex
@@ -32,15 +33,31 @@ type world struct {
 	abandoned map[int]error // Splits that failed on some rank of this process
 }
 
-// newWorld is the world of size ranks of this process.
-func newWorld(size int, c Config) *world {
-	return &world{
+// newWorld is the world of size ranks of this process. Those that are made of others
+// share the sockets' port of parent, which is nil for the first.
+func newWorld(size int, c Config, parent *world) (*world, error) {
+	w := &world{
 		config: c, size: size, open: size, number: local.Add(1),
 		ledger:    ledger.New(size),
 		transport: inproc.NewHubAt(c.firstStep),
 		forming:   make(map[childKey]*forming),
 		children:  make(map[*world]struct{}),
 	}
+	if c.Transport != "tcp" {
+		return w, nil
+	}
+	w.config.carried = true
+	var err error
+	if parent != nil {
+		w.loop, err = parent.loop.again(w.config, size)
+	} else {
+		w.loop, err = newLoop(w.config, size)
+	}
+	if err != nil {
+		return nil, err
+	}
+	w.transport = w.loop.sockets
+	return w, nil
 }
 
 // comm returns the handle of one rank.
@@ -57,11 +74,17 @@ func (w *world) comm(rank int) *Comm {
 		Labels:    w.config.Profile,
 		Name:      w.label(),
 	}
-	if w.process != nil {
-		c.Waiters = w.process.waiters()
-		c.Cores = w.config.cores
-		c.Parker = w.process.parker
-		c.Silent = w.process.silent
+	if p := w.process; p != nil {
+		c.Waiters, c.Cores = p.ranksOnThisHost(), p.coresHere()
+		c.Parker = p.parker
+		c.Silent = p.silent
+		if p.remote != nil {
+			c.Shared, c.Heavy = true, !w.config.threaded(c.Waiters, c.Cores)
+			c.Publish = func(rank int, ask bool) { p.publish(w, rank, ask) }
+		}
+	}
+	if w.loop != nil {
+		c.Heavy = !w.config.threaded(w.size, w.config.cores)
 	}
 	return &Comm{state: &state{rank: rank, size: w.size, world: w, engine: exec.New(c)}}
 }
@@ -126,5 +149,8 @@ func (w *world) leave(ranks int) {
 	}
 	if w.process != nil {
 		w.process.close(w)
+	}
+	if w.loop != nil {
+		w.loop.close(w.ledger.Failed())
 	}
 }

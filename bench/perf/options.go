@@ -47,6 +47,7 @@ type Options struct {
 	Wait         spin.Policy
 	RanksPerNode int
 	Transport    string
+	Proxy        string
 }
 
 // AllRoots is the Root that stands for every rank in turn.
@@ -60,7 +61,7 @@ func DefaultOptions() Options {
 		MinBytes: 32 << 20, MaxBytes: 32 << 20, StepBytes: 1 << 20,
 		Iters: 20, Aggregate: 1, Warmup: 1, Cycles: 1, Check: 1,
 		Op: "sum", Type: "float", Average: averageMean,
-		Transport: "auto",
+		Transport: "auto", Proxy: "auto",
 	}
 }
 
@@ -104,7 +105,8 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 
 	o.addChoiceFlags(fs)
 	fs.Var(oneOf(&o.Wait, policies), "wait", "how ranks wait: "+listed(policies))
-	fs.Var(choice(&o.Transport, "auto", "inproc", "shm"), "transport", "memory the ranks share: auto, inproc (one process) or shm (several)")
+	fs.Var(choice(&o.Transport, "auto", "inproc", "shm", "tcp"), "transport", "how ranks are connected: auto, inproc (one process), shm (processes of one host) or tcp")
+	fs.Var(choice(&o.Proxy, "auto", "thread", "inline"), "proxy", "who moves bytes between FIFOs and sockets: thread, inline (blocks that wait) or auto")
 }
 
 // AddPlanFlags defines the flags that decide what one call looks like: element
@@ -133,7 +135,7 @@ func (o *Options) addChoiceFlags(fs *pflag.FlagSet) {
 func (o *Options) Config() collective.Config {
 	return collective.Config{
 		Algorithm: o.Algorithm, Protocol: o.Protocol, Channels: o.Channels,
-		RanksPerNode: o.RanksPerNode, Wait: o.Wait, Transport: o.Transport,
+		RanksPerNode: o.RanksPerNode, Wait: o.Wait, Transport: o.Transport, Proxy: o.Proxy,
 		Accounting: o.CPUTime != 0,
 	}
 }

@@ -62,7 +62,7 @@ func newRun() *cobra.Command {
 	flags := cmd.Flags()
 	flags.SetInterspersed(false) // what follows the program's name is the program's
 	flags.IntVarP(&o.ranks, "ranks", "n", 0, "number of processes")
-	flags.StringVar(&o.transport, "transport", "", "how ranks are connected: auto, shm (default as GOLLECTIVE_TRANSPORT says, else auto)")
+	flags.StringVar(&o.transport, "transport", "", "how ranks are connected: auto, shm, tcp (default as GOLLECTIVE_TRANSPORT says, else auto)")
 	flags.StringVar(&o.label, "label", o.label, "prefix lines with the rank: auto, always, never")
 	flags.Lookup("label").NoOptDefVal = string(herd.LabelAlways)
 	flags.Var(&o.grace, "grace", "time between SIGTERM and SIGKILL")
@@ -90,8 +90,8 @@ func (o *runOptions) check(args []string) error {
 	switch {
 	case o.ranks < 1 || o.ranks > mostProcesses:
 		return usagef("-n %d; accepted: 1 to %d", o.ranks, mostProcesses)
-	case !slices.Contains([]string{"", "auto", "shm"}, o.transport):
-		return usagef("--transport %s; accepted: auto, shm", o.transport)
+	case !slices.Contains([]string{"", "auto", "shm", "tcp"}, o.transport):
+		return usagef("--transport %s; accepted: auto, shm, tcp", o.transport)
 	case !slices.Contains([]herd.Label{herd.LabelAuto, herd.LabelAlways, herd.LabelNever}, herd.Label(o.label)):
 		return usagef("--label=%s; accepted: auto, always, never", o.label)
 	case len(args) == 0 || args[0] == "":

@@ -44,6 +44,16 @@ type Config struct {
 	// Parker makes the place where a goroutine of this engine sleeps. Default
 	// spin.NewParker.
 	Parker func() *spin.Parker
+	// Shared says that some of those who wait are in other processes, Heavy that
+	// a poll may be a system call: blocks drive a proxy.
+	Shared, Heavy bool
+
+	// Publish has the ranks with which this one shares no memory told how far
+	// it has got. It is called now and then while this rank waits, first with
+	// ask false; later with ask true, to have the others do the same. Default:
+	// all share memory.
+	Publish func(rank int, ask bool)
+
 	// Silent lists the ranks that do not answer. It is asked when a deadline
 	// has passed. Default: not asked.
 	Silent func() []int
@@ -237,17 +247,22 @@ type worker struct {
 	channel int
 	any     anyTransfer
 
-	active      []*transfer // of the point-to-point call in progress
-	published   bool        // a ledger.Waiting of this worker is in the ledger
-	publishedAs int         // its channel there
-	publishedIn uint64      // the wait that it is about
-	suspects    suspicion
-	suspectedIn uint64    // the wait that they were seen in
-	brokenSince time.Time // when the connection waited for was first seen to have ended
+	active       []*transfer // of the point-to-point call in progress
+	published    bool        // a ledger.Waiting of this worker is in the ledger
+	publishedAs  int         // its channel there
+	publishedIn  uint64      // the wait that it is about
+	suspects     suspicion
+	suspectedIn  uint64 // the wait that they were seen in
+	waitingIn    uint64 // the wait that waitingSince is about
+	waitingSince time.Time
+	brokenSince  time.Time // when the connection waited for was first seen to have ended
 }
 
 func (e *Engine) newWorker() *worker {
-	options := spin.Options{Policy: e.config.Policy, Waiters: e.config.Waiters, Cores: e.config.Cores}
+	options := spin.Options{
+		Policy: e.config.Policy, Waiters: e.config.Waiters, Cores: e.config.Cores,
+		Shared: e.config.Shared, Heavy: e.config.Heavy,
+	}
 	if e.config.Parker != nil {
 		options.Parker = e.config.Parker()
 	}

@@ -23,6 +23,9 @@ func (w *worker) Failed() error { return w.engine.ledger.Failure() }
 // waiting for this rank in a circle.
 func (w *worker) Inspect(c spin.Condition) error {
 	e, work := w.engine, w.work
+	if e.config.Publish != nil {
+		e.config.Publish(e.rank, w.waitsLong())
+	}
 	for i, entry := range work.entries {
 		if err := e.ledger.Compare(e.rank, work.sequence+uint64(i), entry); err != nil {
 			return e.ledger.Fail(err)
@@ -43,6 +46,17 @@ func (w *worker) Inspect(c spin.Condition) error {
 	}
 	w.startWaiting(c)
 	return nil
+}
+
+// patience is how long a rank waits before it asks others what they are at.
+const patience = 50 * time.Millisecond
+
+// waitsLong reports whether the wait in progress has taken long.
+func (w *worker) waitsLong() bool {
+	if w.waitingIn != w.waiter.Wait() {
+		w.waitingIn, w.waitingSince = w.waiter.Wait(), time.Now()
+	}
+	return time.Since(w.waitingSince) > patience
 }
 
 // brokenPeer reports a wait for a peer to which the connection has ended. The
@@ -92,14 +106,17 @@ func (w *worker) Expired(c spin.Condition, cause error) error {
 		Sequence: w.work.sequence, Rank: e.rank, Call: w.callText(),
 		Waiting: c.Peer(), Cause: cause,
 	}
+	if e.config.Publish != nil {
+		e.config.Publish(e.rank, true)
+	}
+	if e.config.Silent != nil {
+		timeout.Silent = e.config.Silent() // whoever answers has told how far it has got
+	}
 	if len(w.work.entries) > 0 {
 		timeout.Missing = e.ledger.Missing(w.work.sequence)
 	}
 	if len(timeout.Missing) > 0 {
 		timeout.Waiting = -1
-	}
-	if e.config.Silent != nil {
-		timeout.Silent = e.config.Silent()
 	}
 	return e.ledger.Fail(timeout)
 }

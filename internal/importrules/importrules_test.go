@@ -69,7 +69,9 @@ var rooms = []struct {
 	{"internal/handshake", room{modules: []string{sys}}},
 	{"internal/bootstrap", room{ours: []string{"internal/address", "internal/fault", "internal/handshake", "internal/launch"}, modules: []string{sys}}},
 	// Ranks of several hosts: proxies carry FIFOs over sockets.
-	{"transport/tcp", room{ours: []string{"internal/address", "internal/handshake", "internal/fault", "internal/spin", "transport"}, modules: []string{sys}}},
+	{"transport/tcp", room{ours: []string{
+		"internal/address", "internal/cpuclock", "internal/fault", "internal/handshake", "internal/hostmem", "internal/spin", "transport",
+	}, modules: []string{sys}}},
 
 	// Processes that are started, watched and ended together.
 	{"internal/herd", room{modules: []string{sys}}},
@@ -77,8 +79,8 @@ var rooms = []struct {
 	// What users import. Protocols are below it only through exec.
 	{"collective", room{ours: []string{
 		"collective/plan", "collective/topo", "dtype",
-		"internal/affinity", "internal/bootstrap", "internal/exec", "internal/fault", "internal/launch", "internal/ledger", "internal/reduce", "internal/spin",
-		"transport", "transport/inproc", "transport/shm",
+		"internal/address", "internal/affinity", "internal/bootstrap", "internal/exec", "internal/fault", "internal/launch", "internal/ledger", "internal/reduce", "internal/spin",
+		"transport", "transport/inproc", "transport/shm", "transport/tcp",
 	}}},
 
 	// Tools and what only tests use. They see what users see, and the numbers.
@@ -86,6 +88,10 @@ var rooms = []struct {
 	{"bench/perf", room{
 		ours:    []string{"bench/perf/verify", "collective", "collective/plan", "dtype", "internal/reduce", "internal/spin"},
 		modules: []string{cpuid, pflag, progressbar, term, sys},
+	}},
+	{"bench/load", room{
+		ours:    []string{"bench/perf", "collective", "internal/affinity", "internal/spin"},
+		modules: []string{pflag, plot, progressbar, term},
 	}},
 	{"bench", room{ours: []string{"bench/perf", "collective", "collective/plan", "dtype"}, modules: []string{cpuid}}},
 	{"collective/internal/pairwise", room{}},
@@ -95,7 +101,7 @@ var rooms = []struct {
 	}}},
 	{"cmd/gollective", room{
 		ours: []string{
-			"bench/perf", "collective", "collective/plan", "collective/topo", "dtype", "internal/herd", "internal/launch",
+			"bench/load", "bench/perf", "collective", "collective/plan", "collective/topo", "dtype", "internal/herd", "internal/launch",
 		},
 		modules: []string{cobra, pflag, sys, term},
 	}},
@@ -109,6 +115,7 @@ const (
 	cpuid       = "github.com/klauspost/cpuid/v2"
 	goleak      = "go.uber.org/goleak"
 	pflag       = "github.com/spf13/pflag"
+	plot        = "gonum.org/v1/plot"
 	progressbar = "github.com/schollz/progressbar/v3"
 	rapid       = "pgregory.net/rapid"
 	sys         = "golang.org/x/sys"

@@ -1,0 +1,10 @@
+//go:build !linux
+
+package collective
+
+import "os"
+
+func ownMachine() string {
+	host, _ := os.Hostname()
+	return host
+}
