@@ -125,7 +125,9 @@ func TestReplayedAnswersAreRefused(t *testing.T) {
 	terms := terms()
 	a, b := pipe(t)
 	var answered bytes.Buffer
+	done := make(chan struct{})
 	go func() {
+		defer close(done)
 		_, raw, err := terms.Receive(b)
 		if err == nil {
 			terms.Answer(struct {
@@ -137,7 +139,7 @@ func TestReplayedAnswersAreRefused(t *testing.T) {
 	}()
 	_, err := terms.Greet(a, []byte(aBody))
 	require.NoError(t, err)
-	io.Copy(io.Discard, a) // the listener is done
+	<-done
 	_, err = terms.Greet(&said{Reader: &answered}, []byte(aBody))
 	require.ErrorIs(t, err, ErrStranger)
 }
