@@ -402,7 +402,10 @@ func (p *process) processOf(rank int) int {
 
 // A process is the transport of its communicator: each pair of ranks uses the one
 // that their places allow.
-var _ transport.Carrier = (*process)(nil)
+var (
+	_ transport.Carrier    = (*process)(nil)
+	_ transport.Accountant = (*process)(nil)
+)
 
 // Name implements transport.Transport.
 func (p *process) Name() string {
@@ -438,6 +441,14 @@ func (p *process) Broken(rank, peer int) error { return p.remote.Broken(rank, pe
 
 // Abandon implements transport.Carrier.
 func (p *process) Abandon(rank int) { p.remote.Abandon(rank) }
+
+// Accounts implements transport.Accountant.
+func (p *process) Accounts(rank int) (proxy, helper spin.Counters) {
+	if p.remote == nil {
+		return proxy, helper
+	}
+	return p.remote.Accounts(rank)
+}
 
 // ranksOnThisHost is how many ranks of the communicator share this host, and may wait
 // at the same time.

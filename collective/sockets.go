@@ -2,7 +2,6 @@ package collective
 
 import (
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -62,9 +61,13 @@ func (c *Config) socketDefaults(fill func(name string, field *int, def, least, m
 func (c Config) tls(secret []byte) (*tls.Config, error) {
 	switch c.TLS {
 	case "job":
-		return nil, ErrUnsupported
+		return tcp.JobTLS(secret)
 	case "files":
-		return nil, errors.Join(ErrUnsupported)
+		config, err := tcp.FilesTLS(c.TLSCert, c.TLSKey, c.TLSCA)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+		}
+		return config, nil
 	}
 	return nil, nil
 }
@@ -105,6 +108,7 @@ func (c Config) sockets(t tcp.Config, ranksHere, coresHere int) (*tcp.Transport,
 	t.CPUs = c.proxyCPUs.List()
 	// A proxy waits beside its block.
 	t.Policy, t.Waiters, t.Cores = c.Wait, 2*ranksHere, coresHere
+	t.Account, t.Labels = c.Accounting, c.Profile
 	t.Logger = c.quiet()
 	return tcp.New(t)
 }

@@ -115,6 +115,14 @@ func (b *bundle) helpers() HelperCounters {
 	return b.crew.counters()
 }
 
+// threads is how many helpers there are at this end.
+func (b *bundle) threads() int {
+	if b.crew == nil {
+		return 0
+	}
+	return len(b.crew.helpers)
+}
+
 // descriptors are all that look may name: the main socket's first.
 func (b *bundle) descriptors() []int { return b.fds }
 
@@ -132,13 +140,20 @@ func (b *bundle) look(read, write bool, interest func(fd int, read, write bool))
 	interest(b.in.event, in, false)
 }
 
+// halt ends the helpers: nothing touches a payload afterwards.
+func (b *bundle) halt() {
+	if b.crew != nil {
+		b.crew.close()
+	}
+}
+
 // close ends the connection. Nothing touches a payload afterwards. The descriptors
 // are free for others then: pollers must have forgotten them.
 func (b *bundle) close() error {
 	b.closing.Do(func() {
 		errs := []error{}
+		b.halt()
 		if b.crew != nil {
-			b.crew.close()
 			for _, s := range b.crew.sockets {
 				errs = append(errs, s.close())
 			}

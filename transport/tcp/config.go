@@ -25,5 +25,9 @@ type Config struct {
 	Policy         spin.Policy
 	Waiters, Cores int
 
+	// Account counts processor time, Labels shows whose the threads are in
+	// profiles.
+	Account, Labels bool
+
 	Logger *slog.Logger
 }

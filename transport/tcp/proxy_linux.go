@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"runtime/pprof"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gollective/gollective/internal/spin"
+	"github.com/gollective/gollective/transport"
 )
 
 // proxy is the thread that serves all stations of one rank, where blocks don't do
@@ -23,9 +25,9 @@ type proxy struct {
 	poller    *poller
 	parker    *spin.Parker
 	waiter    *spin.Waiter
+	rank      int
 	stopping  atomic.Bool
 	running   sync.WaitGroup
-	thread    atomic.Int64 // its number, for its clock
 
 	mu       sync.Mutex
 	stations []*station // only grows
@@ -34,16 +36,17 @@ type proxy struct {
 var errStopped = errors.New("the communicator is closed")
 
 // newProxy starts the thread.
-func newProxy(t *Transport) (*proxy, error) {
+func newProxy(t *Transport, rank int) (*proxy, error) {
 	poller, err := newPoller()
 	if err != nil {
 		return nil, err
 	}
-	p := &proxy{transport: t, poller: poller}
+	p := &proxy{transport: t, poller: poller, rank: rank}
 	p.parker = spin.NewParkerOn((*bunk)(p))
 	p.waiter = spin.New(spin.Options{
 		Policy: t.config.Policy, Waiters: t.config.Waiters, Cores: t.config.Cores,
 		Parker: p.parker, Shared: true, Heavy: true,
+		Account: t.config.Account, Locked: true, Works: true,
 	})
 	p.waiter.Bind(context.Background(), p, 0)
 	p.running.Go(p.run)
@@ -64,7 +67,11 @@ func (b *bunk) Sleep(_ <-chan struct{}, atMost time.Duration) bool {
 
 func (p *proxy) run() {
 	runtime.LockOSThread() // and never unlock: the thread ends with the goroutine, and with it its CPU set
-	p.thread.Store(int64(unix.Gettid()))
+	if t := p.transport; t.config.Labels {
+		pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), transport.Labels(t.config.Name, p.rank, transport.Proxy, -1)))
+	}
+	p.waiter.Enter()
+	defer p.waiter.Leave()
 	if len(p.transport.config.CPUs) > 0 {
 		var set unix.CPUSet
 		for _, cpu := range p.transport.config.CPUs {

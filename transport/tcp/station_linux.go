@@ -18,6 +18,10 @@ type station struct {
 	receivers []*receiver
 	dead      bool // abandoned: nothing moves any more
 
+	// meter is what passes have cost the blocks that drive the station; nil if that
+	// is not asked for.
+	meter *spin.Meter
+
 	// sleepers are blocks that the network must wake; guarded by sleeping.
 	sleeping sync.Mutex
 	sleepers []*spin.Parker
@@ -29,7 +33,13 @@ func (s *station) drive() bool {
 	if !s.mu.TryLock() {
 		return false
 	}
+	if s.meter != nil {
+		s.meter.Begin()
+	}
 	moved := s.progress()
+	if s.meter != nil {
+		s.meter.End(moved, 0) // the links count their bytes
+	}
 	s.mu.Unlock()
 	return moved
 }
@@ -76,20 +86,37 @@ func (s *station) look(interest func(fd int, read, write bool)) {
 	defer s.mu.Unlock()
 	for _, x := range s.senders {
 		if x.bundle != nil {
-			write := !s.dead && x.failure == nil && x.post != nil && (x.blocked || x.striped)
-			for _, fd := range x.bundle.descriptors() {
-				interest(fd, false, write)
-			}
+			x.bundle.look(false, !s.dead && x.failure == nil && x.post != nil && (x.blocked || x.striped), interest)
 		}
 	}
 	for _, r := range s.receivers {
 		if r.bundle != nil {
-			read := !s.dead && r.haul.InUse() && r.wants(s.ahead)
-			for _, fd := range r.bundle.descriptors() {
-				interest(fd, read, false)
-			}
+			r.bundle.look(!s.dead && r.haul.InUse() && r.wants(s.ahead), false, interest)
 		}
 	}
+}
+
+// accounts is what the station's links have cost: passes by blocks, and helpers.
+func (s *station) accounts() (proxy, helper spin.Counters) {
+	if s.meter != nil {
+		proxy = s.meter.Counters()
+	}
+	add := func(b *bundle, bytes uint64) {
+		proxy.Bytes += bytes
+		if b != nil {
+			h := b.helpers()
+			helper.Add(spin.Counters{CPU: h.CPU, Turns: h.Polls, Found: h.Found, Bytes: h.Bytes, Threads: b.threads()})
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, x := range s.senders {
+		add(x.bundle, x.bytes)
+	}
+	for _, r := range s.receivers {
+		add(r.bundle, r.bytes)
+	}
+	return proxy, helper
 }
 
 // broken is why something that rank peer is to send, or take, will not move any
@@ -145,12 +172,12 @@ func (s *station) abandon() {
 	s.dead = true
 	for _, x := range s.senders {
 		if x.bundle != nil && x.striped && x.post != nil {
-			_ = x.bundle.close() // helpers may be at a payload
+			x.bundle.halt() // helpers may be at a payload
 		}
 	}
 	for _, r := range s.receivers {
 		if r.bundle != nil && r.striped && r.reading {
-			_ = r.bundle.close()
+			r.bundle.halt()
 		}
 	}
 }

@@ -42,7 +42,10 @@ type endKey struct {
 
 type stationKey struct{ rank, channel int }
 
-var _ transport.Carrier = (*Transport)(nil)
+var (
+	_ transport.Carrier    = (*Transport)(nil)
+	_ transport.Accountant = (*Transport)(nil)
+)
 
 // New returns the transport of a communicator. Peers may connect from now on.
 func New(c Config) (*Transport, error) {
@@ -140,11 +143,14 @@ func (t *Transport) station(key stationKey) (*station, error) {
 		return s, nil
 	}
 	s := &station{transport: t, ahead: t.config.Thread}
+	if t.config.Account && !t.config.Thread {
+		s.meter = new(spin.Meter)
+	}
 	if t.config.Thread {
 		p, ok := t.proxies[key.rank]
 		if !ok {
 			var err error
-			if p, err = newProxy(t); err != nil {
+			if p, err = newProxy(t, key.rank); err != nil {
 				return nil, err
 			}
 			t.proxies[key.rank] = p
@@ -265,6 +271,22 @@ func (t *Transport) Abandon(rank int) {
 	for _, s := range t.of(rank) {
 		s.abandon()
 	}
+}
+
+// Accounts implements transport.Accountant.
+func (t *Transport) Accounts(rank int) (proxy, helper spin.Counters) {
+	for _, s := range t.of(rank) {
+		p, h := s.accounts()
+		proxy.Add(p)
+		helper.Add(h)
+	}
+	t.mu.Lock()
+	thread := t.proxies[rank]
+	t.mu.Unlock()
+	if thread != nil {
+		proxy.Add(thread.waiter.Counters())
+	}
+	return proxy, helper
 }
 
 // Drain waits until everything that blocks have left behind has been handed to the
