@@ -3,6 +3,7 @@ package collective
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -359,7 +360,8 @@ func (c Config) exchange(ctx context.Context, r launch.Rendezvous, rank int, net
 // listen starts a root.
 func (c Config) listen(id bootstrap.ID, owner int, network string) (*bootstrap.Root, error) {
 	return bootstrap.Listen(bootstrap.ListenConfig{
-		ID: id, Network: network, Owner: owner, Again: owner < 0,
+		TLSOf: func(id bootstrap.ID) (*tls.Config, error) { return c.tls(id.Secret()) },
+		ID:    id, Network: network, Owner: owner, Again: owner < 0,
 		Interfaces: c.SocketIfname, Family: c.SocketFamily, Ports: c.ports,
 		Timeout: c.JoinTimeout, Logger: c.quiet(),
 	})

@@ -403,6 +403,7 @@ func (c *Control) addLink(peer int, l *link) bool {
 		return false
 	}
 	l.conn.SetDeadline(time.Time{})
+	watchHost(l.conn, c.cfg.PeerTimeout)
 	l.send(digestFrame(c.journal.digest()))
 	if c.ending != nil {
 		c.tellWhy(l)

@@ -37,6 +37,9 @@ type Config struct {
 	// processes, and the root, must have it or none: ErrTLS otherwise. It serves for
 	// both ends of a connection.
 	TLS *tls.Config
+	// PeerTimeout is how long a host may be silent, though its kernel should
+	// answer, before the links to its processes count as broken. Default 30 s.
+	PeerTimeout time.Duration
 	// Logger gets the choices made, losses and repairs; nil is silent.
 	Logger *slog.Logger
 }
@@ -82,6 +85,9 @@ func Join(ctx context.Context, cfg Config) (*Control, error) {
 	}
 	if cfg.Timeout <= 0 {
 		cfg.Timeout = defaultTimeout
+	}
+	if cfg.PeerTimeout <= 0 {
+		cfg.PeerTimeout = unackedTimeout
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)

@@ -78,6 +78,27 @@ func prepare(conn net.Conn) error {
 	return nil
 }
 
+// watchHost has a link end when its far end's host has been silent for timeout: half
+// of it idle and then three probes unanswered, or data unacknowledged for so long.
+func watchHost(conn net.Conn, timeout time.Duration) {
+	for {
+		below, ok := conn.(interface{ NetConn() net.Conn })
+		if !ok {
+			break
+		}
+		conn = below.NetConn()
+	}
+	c, ok := conn.(*net.TCPConn)
+	if !ok {
+		return // a unix socket: its far end is here
+	}
+	// Where they can't be set, the defaults find a dead host, if later.
+	_ = c.SetKeepAliveConfig(net.KeepAliveConfig{
+		Enable: true, Count: 3, Idle: max(timeout/2, time.Second), Interval: max(timeout/6, time.Second),
+	})
+	_ = setUnackedTimeout(c, timeout)
+}
+
 // errSilent marks a timeout of something that had accepted the connection.
 var errSilent = errors.New("connected, but no answer")
 

@@ -45,8 +45,9 @@ type ListenConfig struct {
 	// they like, with the same rank and size: each time all of them make one more
 	// job. Without it that is ErrClaimed.
 	Again bool
-	// TLS is as in Config.
-	TLS *tls.Config
+	// TLS is as in Config. TLSOf makes it where it depends on the id.
+	TLS   *tls.Config
+	TLSOf func(ID) (*tls.Config, error)
 	// Logger gets the choices made; nil is silent.
 	Logger *slog.Logger
 }
@@ -119,6 +120,9 @@ func Listen(c ListenConfig) (*Root, error) {
 		listeners, err = r.open(c, filter)
 	} else {
 		listeners, err = reopen(c.ID, c.Family)
+	}
+	if err == nil && c.TLSOf != nil {
+		c.TLS, err = c.TLSOf(r.id)
 	}
 	if err != nil {
 		for _, l := range listeners {
