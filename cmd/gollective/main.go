@@ -1,6 +1,7 @@
 // Command gollective measures collectives, and shows how they work.
 //
 //	gollective perf [COLLECTIVE]   measure and verify, as nccl-tests does
+//	gollective load                show what waiting costs
 //	gollective run -n N -- PROGRAM start N processes as ranks of one job
 //	gollective plan COLLECTIVE     print the schedule of a call
 //	gollective tree N              print the double binary tree of N nodes

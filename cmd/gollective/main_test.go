@@ -25,8 +25,8 @@ func command(args ...string) (status int, out, errs string) {
 
 func TestUsage(t *testing.T) {
 	for args, want := range map[string]string{
-		"":                                "accepted: help, perf, plan, run, tree, version",
-		"measure":                         "accepted: help, perf, plan, run, tree, version",
+		"":                                "accepted: help, load, perf, plan, run, tree, version",
+		"measure":                         "accepted: help, load, perf, plan, run, tree, version",
 		"--fast":                          "accepted: -h",
 		"perf hypercube":                  "accepted: all_reduce, all_gather",
 		"perf all_reduce all_gather":      "accepted: one collective",
@@ -35,7 +35,7 @@ func TestUsage(t *testing.T) {
 		"perf all_reduce -n 0":            "accepted: an integer from 1",
 		"perf all_reduce -G 1":            "accepted: 0",
 		"perf all_reduce -b 2 -e 1":       "accepted: a first size",
-		"perf all_reduce --transport tcp": "accepted: auto, inproc",
+		"perf all_reduce --transport udp": "accepted: auto, inproc, shm, tcp",
 		"plan":                            "accepted: one collective",
 		"plan hypercube":                  "accepted: all_reduce",
 		"plan all_reduce -n 0":            "accepted: 1 to",
@@ -48,6 +48,11 @@ func TestUsage(t *testing.T) {
 		"tree 0":                          "accepted: 1 to",
 		"tree 1 2":                        "accepted: the number",
 		"version now":                     "accepted: no arguments",
+		"load all_reduce":                 "accepted: no arguments",
+		"load --fast":                     "accepted: -n --policies --proxies --channels",
+		"load --policies lazy":            "accepted: some of spin,yield,adaptive,block",
+		"load -n 1":                       "accepted: an integer from 2",
+		"load -o load.pdf":                "accepted: names that end in .svg or .png",
 	} {
 		t.Run(args, func(t *testing.T) {
 			status, out, errs := command(strings.Fields(args)...)
@@ -61,7 +66,7 @@ func TestUsage(t *testing.T) {
 }
 
 func TestHelpIsNoError(t *testing.T) {
-	for _, args := range []string{"-h", "help", "perf -h", "plan --help", "help tree"} {
+	for _, args := range []string{"-h", "help", "perf -h", "load -h", "plan --help", "help tree"} {
 		status, out, _ := command(strings.Fields(args)...)
 		assert.Equal(t, good, status, args)
 		assert.Contains(t, out, "Usage:", args)

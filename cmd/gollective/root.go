@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/gollective/gollective/bench/load"
 	"github.com/gollective/gollective/bench/perf"
 	"github.com/gollective/gollective/internal/herd"
 )
@@ -47,7 +48,8 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	fmt.Fprintf(errs, "%s: %s\n", cmd.CommandPath(), strings.ReplaceAll(err.Error(), "\n", "; "))
 	var ours *usageError
 	var perfs *perf.UsageError
-	if errors.As(err, &ours) || errors.As(err, &perfs) {
+	var loads *load.UsageError
+	if errors.As(err, &ours) || errors.As(err, &perfs) || errors.As(err, &loads) {
 		return usage
 	}
 	var start *herd.StartError
@@ -73,7 +75,7 @@ func newRoot(args []string) *cobra.Command {
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newPerf(args), newPlan(), newRun(), newTree(), newVersion())
+	root.AddCommand(newLoad(), newPerf(args), newPlan(), newRun(), newTree(), newVersion())
 	return root
 }
 

@@ -87,7 +87,7 @@ func TestRunUsage(t *testing.T) {
 		{[]string{"-n", "2"}, "accepted: -n N [flags] -- PROGRAM"},
 		{[]string{"-n", "2", "--"}, "accepted: -n N [flags] -- PROGRAM"},
 		{[]string{"-n", "2", "--", ""}, "accepted: -n N [flags] -- PROGRAM"},
-		{[]string{"-n", "2", "--transport", "tcp", "x"}, "accepted: auto, shm"},
+		{[]string{"-n", "2", "--transport", "udp", "x"}, "accepted: auto, shm, tcp"},
 		{[]string{"-n", "2", "--grace", "5", "x"}, "accepted: a duration"},
 		{[]string{"-n", "2", "--grace", "-5s", "x"}, "accepted: a duration"},
 		{[]string{"-n", "2", "--label=sometimes", "x"}, "accepted: auto, always, never"},
