@@ -62,6 +62,8 @@ type Delay struct {
 	Threads int     `json:"polling_threads"` // of a rank that waits
 	Others  float64 `json:"others"`
 	Had     float64 `json:"had"` // cores for each of them, at most 1
+	// Busy is how much they used of what they could have had, over all times.
+	Busy float64 `json:"busy"`
 }
 
 // figuresOf makes the figures of a case of all ranks' samples.
@@ -169,6 +171,7 @@ func others(ranks []*Phase) float64 {
 func (f *Figures) delay(c Case, ranks []*Phase) *Delay {
 	d := &Delay{Others: others(ranks)}
 	var waited, block, proxy, process []float64
+	var wall, polling time.Duration
 	for _, p := range ranks {
 		for i := range p.Events {
 			u := &p.Events[i]
@@ -178,6 +181,8 @@ func (f *Figures) delay(c Case, ranks []*Phase) *Delay {
 			block = append(block, micros(b)/1e3)
 			proxy = append(proxy, micros(x+helper)/1e3)
 			process = append(process, micros(u.Process)/1e3)
+			wall += u.Wall
+			polling += b + x + helper
 		}
 	}
 	d.Events = len(waited)
@@ -185,6 +190,9 @@ func (f *Figures) delay(c Case, ranks []*Phase) *Delay {
 	// A call of 4 B has one block, and the last rank sleeps.
 	d.Threads = c.threads() - c.Channels + 1
 	d.Had = min(1, max(float64(f.Cores)-d.Others, 0)/float64((c.Ranks-1)*d.Threads))
+	if d.Had > 0 {
+		d.Busy = float64(polling) / (float64(wall) * float64(d.Threads) * d.Had)
+	}
 	return d
 }
 

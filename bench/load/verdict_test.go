@@ -65,12 +65,10 @@ func TestVerdicts(t *testing.T) {
 		"a late rank costs more than it can": {
 			func(s, _, _ *Figures) { s.Late.Block = 60 }, []int{burnt}, "60.00 ms"},
 		"two threads share a core, in whatever way": {
-			func(s, _, _ *Figures) { s.Late.Block, s.Late.Proxy, s.Late.Had = 14, 34, 0.5 }, nil, ""},
+			func(s, _, _ *Figures) { s.Late.Block, s.Late.Proxy, s.Late.Had, s.Late.Busy = 14, 34, 0.5, 0.96 }, nil, ""},
 		"two threads share a core and leave a part of it": {
-			func(s, _, _ *Figures) { s.Late.Block, s.Late.Proxy, s.Late.Had = 20, 20, 0.5 }, []int{burnt},
-			"85 % of the 0.50 of a core that there were for each thread that polls"},
-		"two threads share a core and use more than two": {
-			func(s, _, _ *Figures) { s.Late.Block, s.Late.Proxy, s.Late.Had = 20, 120, 0.5 }, []int{burnt}, "20.00 ms"},
+			func(s, _, _ *Figures) { s.Late.Block, s.Late.Proxy, s.Late.Had, s.Late.Busy = 20, 20, 0.5, 0.8 }, []int{burnt},
+			"all of it 80 % of what was to be had, 0.50 of a core for each thread that polls (limit: >= 85 % of that)"},
 		"a late rank costs much under block": {
 			func(_, b, _ *Figures) { b.Late.Block = 2 }, []int{asleep}, "2.00 ms of the 50.4 ms waited, each time (limit: < 2 ms)"},
 		"a slow network lets them rest": {
