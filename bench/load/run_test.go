@@ -218,12 +218,12 @@ func TestNotes(t *testing.T) {
 	all := textbook()
 	assert.Empty(t, notes(all))
 	all[0].Cores, all[1].Cores = 2, 1
-	all[1].Small.Others = 0.4
+	all[1].Small.Others, all[0].Late.Others, all[0].Idle.Others = 0.4, 0.3, 2
 	got := notes(all)
 	require.Len(t, got, 2)
 	assert.Contains(t, got[0], "with spin, thread there are up to 4 threads that poll and 2 cores")
 	assert.NotContains(t, got[0], "block", "who sleeps takes no turns")
-	assert.Contains(t, got[1], "up to 40 % of a core (block, inline, small)")
+	assert.Contains(t, got[1], "up to 40 % of a core (block, inline, 4 B)")
 }
 
 func TestBatchesGrowTowardsATenthOfThePhase(t *testing.T) {

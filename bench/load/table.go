@@ -73,9 +73,12 @@ func notes(all []*Figures) []string {
 			crowded = append(crowded, f.name())
 			threads, cores = f.Threads, f.Cores
 		}
-		for phase, l := range map[string]*Load{phaseIdle: f.Idle, phaseSmall: f.Small, phaseLarge: f.Large, phaseSlow: f.Slow} {
-			if l != nil && l.Others > most {
-				most, during = l.Others, f.name()+", "+phase
+		for _, at := range []struct {
+			phase  string
+			others float64
+		}{{"4 B", f.Small.others()}, {"16 MiB", f.Large.others()}, {"late", f.Late.others()}, {"slow network", f.Slow.others()}} {
+			if at.others > most {
+				most, during = at.others, f.name()+", "+at.phase
 			}
 		}
 	}
@@ -88,6 +91,21 @@ func notes(all []*Figures) []string {
 		notes = append(notes, fmt.Sprintf("other processes have disturbed: they used up to %.0f %% of a core (%s)", 100*most, during))
 	}
 	return notes
+}
+
+// others of an idle phase disturb nothing.
+func (l *Load) others() float64 {
+	if l == nil {
+		return 0
+	}
+	return l.Others
+}
+
+func (d *Delay) others() float64 {
+	if d == nil {
+		return 0
+	}
+	return d.Others
 }
 
 func writeVerdicts(w io.Writer, verdicts []Verdict) {
