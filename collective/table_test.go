@@ -128,10 +128,10 @@ type setting struct {
 func (s setting) String() string {
 	c := s.config
 	return fmt.Sprintf("%v over %d ranks, %v %v, count %d, root %d, in place %v, offsets %d and %d; "+
-		"%v %v %d channels, FIFOs %d %d %d %d, %d ranks per node, %v, %v, seed %d",
+		"%v %v %d channels, FIFOs %d %d %d %d, %d ranks per node, %v, %v, %s %s %s, seed %d",
 		s.Kind, s.ranks, s.Type, s.Op, s.Count, s.Root, s.InPlace, s.SendOffset, s.RecvOffset,
 		c.Algorithm, c.Protocol, c.Channels, c.BuffSize, c.LLBuffSize, c.LL128BuffSize, c.P2PChunkSize,
-		c.RanksPerNode, c.Wait, s.form, s.Seed)
+		c.RanksPerNode, c.Wait, s.form, c.Transport, c.Proxy, c.HostID, s.Seed)
 }
 
 func settingOf(row []int, seed uint64) setting {

@@ -147,37 +147,15 @@ func (e *SendEnd) Ready() bool {
 	if int64(e.head-e.need) >= 0 {
 		return true
 	}
-	if h := e.conn.haul; h != nil && h.Drive != nil {
-		h.Drive()
-	}
 	e.head = e.conn.control.head.Load() // acquire: the consumer is done with the slots
 	return int64(e.head-e.need) >= 0
 }
 
 // Arm implements spin.Condition.
-func (e *SendEnd) Arm(p *spin.Parker) {
-	e.conn.freed.Arm(p)
-	e.conn.sleep(p)
-}
+func (e *SendEnd) Arm(p *spin.Parker) { e.conn.freed.Arm(p) }
 
 // Disarm implements spin.Condition.
-func (e *SendEnd) Disarm() {
-	e.conn.freed.Disarm()
-	e.conn.rise()
-}
-
-// sleep has the network wake p where the one who sleeps drives the proxy.
-func (c *Conn) sleep(p *spin.Parker) {
-	if h := c.haul; h != nil && h.Sleep != nil {
-		h.Sleep(p)
-	}
-}
-
-func (c *Conn) rise() {
-	if h := c.haul; h != nil && h.Rise != nil {
-		h.Rise()
-	}
-}
+func (e *SendEnd) Disarm() { e.conn.freed.Disarm() }
 
 // Slot is the memory of the next n steps. Only valid with credit for them.
 func (e *SendEnd) Slot(n int) []byte { return e.conn.slots(e.step, n) }
@@ -258,16 +236,10 @@ func (e *RecvEnd) Ready() bool {
 }
 
 // Arm implements spin.Condition.
-func (e *RecvEnd) Arm(p *spin.Parker) {
-	e.conn.filled.Arm(p)
-	e.conn.sleep(p)
-}
+func (e *RecvEnd) Arm(p *spin.Parker) { e.conn.filled.Arm(p) }
 
 // Disarm implements spin.Condition.
-func (e *RecvEnd) Disarm() {
-	e.conn.filled.Disarm()
-	e.conn.rise()
-}
+func (e *RecvEnd) Disarm() { e.conn.filled.Disarm() }
 
 // Slot is the memory of the next n steps. Only valid when they are filled.
 func (e *RecvEnd) Slot(n int) []byte { return e.conn.slots(e.step, n) }

@@ -16,14 +16,9 @@ import (
 //
 // The words that both look at are in control, as in every FIFO, and here.
 type Haul struct {
-	// Drive is the proxy's progress function where the waiting block calls it
-	// itself; nil where the proxy has a thread of its own. It does what can be
-	// done without waiting.
-	Drive func()
-	// Sleep has the network wake a block that parks, Rise withdraws it. Set
-	// together with Drive.
-	Sleep func(*spin.Parker)
-	Rise  func()
+	// Service is the proxy where the waiting block does its work; nil where the
+	// proxy has a thread of its own.
+	Service spin.Service
 
 	// users counts the primitives that are between Open and Close: the FIFO is
 	// looked at by the proxy only while there are any, or posts to take away.
@@ -222,7 +217,7 @@ func (e *SendEnd) post(n int, header uint64, memory []byte) {
 // nobody but waiting blocks drives the proxy.
 func (e *SendEnd) Flushed() *SendEnd {
 	e.need = e.lent
-	if e.conn.haul.Drive != nil {
+	if e.conn.haul.Service != nil {
 		e.need = e.posted
 	}
 	return e
@@ -266,13 +261,23 @@ func (e *RecvEnd) Landed() (user bool, size int) {
 	return l.user, l.bytes
 }
 
-// ask tells the proxy what the block waits for, and lets it work if that is this
-// goroutine's to do.
+// ask tells the proxy what the block waits for.
 func (e *RecvEnd) ask(h *Haul) {
 	if h.asked.Load() < e.need {
 		h.asked.Store(e.need) // release: publishes wants
 	}
-	if h.Drive != nil {
-		h.Drive()
+}
+
+// Service is what must be driven for the FIFO to move, by those who wait at this end;
+// nil for nothing.
+func (e *SendEnd) Service() spin.Service { return e.conn.service() }
+
+// Service is as SendEnd.Service.
+func (e *RecvEnd) Service() spin.Service { return e.conn.service() }
+
+func (c *Conn) service() spin.Service {
+	if c.haul == nil {
+		return nil
 	}
+	return c.haul.Service
 }

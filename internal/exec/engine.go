@@ -224,7 +224,7 @@ func (b *block) perform(t task, id int) error {
 	if t.work == nil {
 		return b.runChannel(t.launch, id)
 	}
-	b.bind(t.launch, t.work, id+halfChannel)
+	b.bind(t.launch, t.work, t.work.Program.channel(id), id+halfChannel)
 	b.waiter.Enter()
 	defer b.waiter.Leave()
 	defer b.stopWaiting()
@@ -276,12 +276,14 @@ func (e *Engine) newWorker() *worker {
 	return w
 }
 
-// bind prepares w for waiting in one call of a launch.
-func (w *worker) bind(l *launch, work *Work, channel int) {
+// bind prepares w for waiting in c's part of one call of a launch, under the given
+// number.
+func (w *worker) bind(l *launch, work *Work, c *channel, channel int) {
 	w.launch, w.work, w.channel = l, work, channel
 	w.active = w.active[:0]
 	clear(w.suspects)
 	w.waiter.Bind(l.ctx, w, w.engine.config.Timeout)
+	w.waiter.Serve(c.service)
 }
 
 // programs caches the Programs of an Engine: the latest few are found without a

@@ -6,6 +6,7 @@ import (
 	"github.com/gollective/gollective/collective/plan"
 	"github.com/gollective/gollective/internal/ledger"
 	"github.com/gollective/gollective/internal/reduce"
+	"github.com/gollective/gollective/internal/spin"
 	"github.com/gollective/gollective/proto"
 	"github.com/gollective/gollective/transport"
 )
@@ -25,6 +26,17 @@ type channel struct {
 	*plan.Channel
 	pipes     []proto.Primitives // one per Thread
 	transfers []*transfer        // one per Transfer
+
+	// service is what must be driven for the channel's FIFOs to move: one for all
+	// of them, nil if none is needed.
+	service spin.Service
+}
+
+// adopt takes note of what must be driven for one of the channel's FIFOs.
+func (c *channel) adopt(s spin.Service) {
+	if s != nil {
+		c.service = s
+	}
 }
 
 // bind resolves the peers of p's steps to FIFOs.
@@ -49,7 +61,7 @@ func (e *Engine) bind(p *plan.Plan) (*Program, error) {
 		c := &p.Channels[i]
 		bound := channel{Channel: c}
 		for j := range c.Threads {
-			pipe, err := e.pipe(p, c, &c.Threads[j])
+			pipe, err := e.pipe(p, &bound, &c.Threads[j])
 			if err != nil {
 				return nil, err
 			}
@@ -64,7 +76,7 @@ func (e *Engine) bind(p *plan.Plan) (*Program, error) {
 }
 
 // pipe makes the primitives of one thread.
-func (e *Engine) pipe(p *plan.Plan, c *plan.Channel, t *plan.Thread) (proto.Primitives, error) {
+func (e *Engine) pipe(p *plan.Plan, c *channel, t *plan.Thread) (proto.Primitives, error) {
 	protocol := p.Choice.Protocol
 	payload := e.world.Payload[protocol]
 	from := make([]*transport.RecvEnd, len(t.From))
@@ -74,11 +86,13 @@ func (e *Engine) pipe(p *plan.Plan, c *plan.Channel, t *plan.Thread) (proto.Prim
 		if from[i], err = e.recvEnd(peer, c.ID, transport.Collective, protocol, payload); err != nil {
 			return nil, err
 		}
+		c.adopt(from[i].Service())
 	}
 	for i, peer := range t.To {
 		if to[i], err = e.sendEnd(peer, c.ID, transport.Collective, protocol, payload); err != nil {
 			return nil, err
 		}
+		c.adopt(to[i].Service())
 	}
 	switch protocol {
 	case plan.LL:

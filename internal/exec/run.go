@@ -18,7 +18,7 @@ func (w *worker) runChannel(l *launch, id int) error {
 		if c == nil {
 			continue
 		}
-		w.bind(l, work, id)
+		w.bind(l, work, c, id)
 		if err := w.observed(l, work, c); err != nil {
 			return w.engine.fail(w, err)
 		}

@@ -54,11 +54,11 @@ func (e *Engine) bindTransfers(p *plan.Plan, c *channel) error {
 			e.pairs[t.Peer] = t.pair
 		}
 		var err error
-		if t.pipe, err = e.messagePipe(t, t.Protocol); err != nil {
+		if t.pipe, err = e.messagePipe(c, t, t.Protocol); err != nil {
 			return err
 		}
 		if t.First && t.Protocol != plan.LL && e.world.OrderedStores {
-			if t.opener, err = e.messagePipe(t, plan.LL); err != nil {
+			if t.opener, err = e.messagePipe(c, t, plan.LL); err != nil {
 				return err
 			}
 		}
@@ -70,7 +70,7 @@ func (e *Engine) bindTransfers(p *plan.Plan, c *channel) error {
 }
 
 // messagePipe makes the primitives of one transfer, which has one peer.
-func (e *Engine) messagePipe(t *transfer, protocol plan.Protocol) (proto.Primitives, error) {
+func (e *Engine) messagePipe(c *channel, t *transfer, protocol plan.Protocol) (proto.Primitives, error) {
 	var from []*transport.RecvEnd
 	var to []*transport.SendEnd
 	payload := e.world.P2PPayload[protocol]
@@ -79,12 +79,14 @@ func (e *Engine) messagePipe(t *transfer, protocol plan.Protocol) (proto.Primiti
 		if err != nil {
 			return nil, err
 		}
+		c.adopt(end.Service())
 		to = []*transport.SendEnd{end}
 	} else {
 		end, err := e.recvEnd(t.Peer, t.channel, transport.PointToPoint, protocol, payload)
 		if err != nil {
 			return nil, err
 		}
+		c.adopt(end.Service())
 		from = []*transport.RecvEnd{end}
 	}
 	if protocol == plan.LL {

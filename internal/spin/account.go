@@ -150,13 +150,13 @@ func (w *Waiter) ready(c Condition) bool {
 	if w.account.audits {
 		return w.audited(c)
 	}
-	return c.Ready()
+	return w.look(c)
 }
 
 // audited looks at c in a segment of its own.
 func (w *Waiter) audited(c Condition) bool {
 	w.account.cut(&w.local, false)
-	ready := c.Ready()
+	ready := w.look(c)
 	w.account.cut(&w.local, !ready)
 	return ready
 }
@@ -164,7 +164,7 @@ func (w *Waiter) audited(c Condition) bool {
 // pollAudited is poll with a segment for each look, from the end of the last one on.
 func (w *Waiter) pollAudited(c Condition, turns int) bool {
 	for turn := range turns {
-		ready := c.Ready()
+		ready := w.look(c)
 		w.account.cut(&w.local, !ready)
 		if ready {
 			w.found(turn + 1)

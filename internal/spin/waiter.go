@@ -92,6 +92,16 @@ func (c Counters) Sub(since Counters) Counters {
 	return c
 }
 
+// Service is work that nobody does unless those who wait do it between two looks: the
+// progress of a proxy that has no thread.
+type Service interface {
+	// Drive does what can be done without waiting.
+	Drive()
+	// Sleep has p woken when there is more to do, Rise withdraws it.
+	Sleep(p *Parker)
+	Rise(p *Parker)
+}
+
 // Waiter waits on behalf of one goroutine at a time. Its counters are kept in
 // plain words and published now and then, so that a short wait costs no atomic
 // store; Counters may lag by publishTurns polls, with accounting by a tenth of a
@@ -100,6 +110,8 @@ type Waiter struct {
 	limits limits
 	parker *Parker
 	yields yields
+
+	service Service // nil if there is none
 
 	// What Bind set for the launch in progress.
 	watch    Watch
@@ -174,6 +186,21 @@ func (w *Waiter) Bind(ctx context.Context, watch Watch, timeout time.Duration) {
 	w.timeout, w.deadline = timeout, time.Time{}
 }
 
+// Serve has the waits from now on drive s; nil ends that.
+func (w *Waiter) Serve(s Service) { w.service = s }
+
+// look drives what there is to drive and reports whether c is ready.
+func (w *Waiter) look(c Condition) bool {
+	if c.Ready() {
+		return true
+	}
+	if w.service == nil {
+		return false
+	}
+	w.service.Drive()
+	return c.Ready()
+}
+
 // Wait is the number of the wait in progress, for the watch: no two are equal.
 func (w *Waiter) Wait() uint64 { return w.local.Waits }
 
@@ -212,7 +239,7 @@ func (w *Waiter) poll(c Condition, turns int) bool {
 		return w.pollAudited(c, turns)
 	}
 	for turn := range turns {
-		if c.Ready() {
+		if w.look(c) {
 			w.found(turn + 1)
 			return true
 		}
@@ -321,6 +348,10 @@ func (w *Waiter) park(c Condition, atMost time.Duration) wakening {
 	token := w.parker.Token()
 	c.Arm(w.parker)
 	defer c.Disarm()
+	if w.service != nil {
+		w.service.Sleep(w.parker)
+		defer w.service.Rise(w.parker)
+	}
 	if w.ready(c) { // made true before the bell was armed
 		return foundReady
 	}

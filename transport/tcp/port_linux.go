@@ -349,6 +349,7 @@ func (p *Port) dialStream(ctx context.Context, addresses []string, h *hello) (st
 		return nil, fmt.Errorf("%w: no address", address.ErrConfig)
 	}
 	body := h.encode()
+	var last error // of an attempt that had its time
 	for pause := firstPause; ; pause = min(2*pause, mostPause) {
 		conn, err := handshake.Race(ctx, addresses, func(ctx context.Context, addr string) (net.Conn, error) {
 			return p.dialOnce(ctx, addr, body)
@@ -356,15 +357,15 @@ func (p *Port) dialStream(ctx context.Context, addresses []string, h *hello) (st
 		if err == nil {
 			return p.take(conn)
 		}
-		if ctx.Err() != nil {
-			return nil, fmt.Errorf("%w (the last attempt: %w)", ctx.Err(), err)
+		if last == nil || ctx.Err() == nil {
+			last = err
 		}
-		if !worthRetrying(err) {
+		if ctx.Err() == nil && !worthRetrying(err) {
 			return nil, err
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%w (the last attempt: %w)", ctx.Err(), err)
+			return nil, fmt.Errorf("%w (the last attempt: %w)", ctx.Err(), last)
 		case <-time.After(pause):
 		}
 	}

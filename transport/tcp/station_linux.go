@@ -137,17 +137,24 @@ func (s *station) broken(peer int) error {
 	return nil
 }
 
-// sleep has the network wake p, the parker of a block that drives the station
-// itself.
-func (s *station) sleep(p *spin.Parker) {
+// inline is a station as the blocks see that drive it themselves.
+type inline struct{ *station }
+
+var _ spin.Service = inline{}
+
+// Drive implements spin.Service.
+func (s inline) Drive() { s.drive() }
+
+// Sleep implements spin.Service: the network wakes p.
+func (s inline) Sleep(p *spin.Parker) {
 	s.sleeping.Lock()
 	s.sleepers = append(s.sleepers, p)
 	s.sleeping.Unlock()
-	s.transport.lookout.watch(s)
+	s.transport.lookout.watch(s.station)
 }
 
-// rise withdraws the sleep of one block.
-func (s *station) rise(p *spin.Parker) {
+// Rise implements spin.Service.
+func (s inline) Rise(p *spin.Parker) {
 	s.sleeping.Lock()
 	if at := slices.Index(s.sleepers, p); at >= 0 {
 		s.sleepers = slices.Delete(s.sleepers, at, at+1)

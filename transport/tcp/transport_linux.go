@@ -114,7 +114,7 @@ func (t *Transport) connect(l transport.Link, end transport.End) (*transport.Con
 	t.memory = append(t.memory, memory)
 	haul := new(transport.Haul)
 	if !t.config.Thread {
-		s.serveInline(haul)
+		haul.Service = inline{s}
 	}
 	c := transport.NewHauledConn(memory, haul)
 	t.ends[key] = c
@@ -124,17 +124,6 @@ func (t *Transport) connect(l transport.Link, end transport.End) (*transport.Con
 		t.addReceiver(s, &receiver{link: l, haul: haul, in: transport.NewInbound(c)})
 	}
 	return c, nil
-}
-
-// serveInline lets the block at haul's FIFO drive the station.
-func (s *station) serveInline(haul *transport.Haul) {
-	var sleeper *spin.Parker // of the one block that uses the end
-	haul.Drive = func() { s.drive() }
-	haul.Sleep = func(p *spin.Parker) {
-		sleeper = p
-		s.sleep(p)
-	}
-	haul.Rise = func() { s.rise(sleeper) }
 }
 
 // station returns the station of key, made if need be. The caller holds t.mu.

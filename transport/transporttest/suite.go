@@ -194,7 +194,7 @@ func flags(t *testing.T, tr transport.Transport) {
 	defer cancel()
 	var group ranks
 	group.Go(func() error {
-		w := waiter(ctx)
+		w := waiter(ctx, s)
 		for step := range uint64(2000) {
 			if err := w.Until(s.Credit(1)); err != nil {
 				return err
@@ -212,7 +212,7 @@ func flags(t *testing.T, tr transport.Transport) {
 		return nil
 	})
 	group.Go(func() error {
-		w := waiter(ctx)
+		w := waiter(ctx, r)
 		for step := range uint64(2000) {
 			words := transport.Words(r.Slot(1))
 			if err := w.Until(&flagged{r, words, last, step + 1}); err != nil {
@@ -298,7 +298,7 @@ func exchange(ctx context.Context, s *transport.SendEnd, r *transport.RecvEnd, s
 	group.Go(func() error {
 		s.Open()
 		defer s.Close()
-		w, delay := waiter(ctx), rand.New(rand.NewPCG(seed, 1))
+		w, delay := waiter(ctx, s), rand.New(rand.NewPCG(seed, 1))
 		for i := range uint64(steps) {
 			if err := w.Until(s.Credit(1)); err != nil {
 				return err
@@ -318,7 +318,7 @@ func exchange(ctx context.Context, s *transport.SendEnd, r *transport.RecvEnd, s
 	group.Go(func() error {
 		r.Open()
 		defer r.Close()
-		w, delay := waiter(ctx), rand.New(rand.NewPCG(seed, 2))
+		w, delay := waiter(ctx, r), rand.New(rand.NewPCG(seed, 2))
 		for i := range uint64(steps) {
 			if err := w.Until(r.Filled(1)); err != nil {
 				return err
@@ -375,18 +375,23 @@ func (watch) Expired(c spin.Condition, cause error) error {
 	return fmt.Errorf("waiting for rank %d: %w", c.Peer(), cause)
 }
 
-func waiter(ctx context.Context) *spin.Waiter {
+// waiter waits at an end, which may have to be driven.
+func waiter(ctx context.Context, end interface{ Service() spin.Service }) *spin.Waiter {
 	w := spin.NewWaiter(spin.Adaptive, 2)
 	w.Bind(ctx, watch{}, 0)
+	w.Serve(end.Service())
 	return w
 }
 
 // await waits on the test's goroutine: a transport may need time.
-func await(t *testing.T, c spin.Condition) {
+func await(t *testing.T, c interface {
+	spin.Condition
+	Service() spin.Service
+}) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	require.NoError(t, waiter(ctx).Until(c))
+	require.NoError(t, waiter(ctx, c).Until(c))
 }
 
 // flush lets a proxy that only waiting blocks drive take away what s has posted.
