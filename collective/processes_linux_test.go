@@ -57,10 +57,16 @@ var tableRole = role("table", func(p *player) error {
 	if err != nil {
 		return err
 	}
+	return job.play(number, func(int, *collective.Config) {})
+})
+
+// play does all settings, with a change to the communicator of each.
+func (job *tableJob) play(number int, change func(i int, c *collective.Config)) error {
 	for i, row := range job.Rows {
 		s := settingOf(row, job.Seeds[i])
 		s.config.Place = collective.Place{Rank: number, Size: len(job.Ranks), ID: job.IDs[i]}
 		s.config.JoinTimeout = 30 * time.Second
+		change(i, &s.config)
 		err := joined(job.Ranks[number], s.config, func(comms []*collective.Comm) error {
 			var ranks []int
 			for _, c := range comms {
@@ -83,7 +89,7 @@ var tableRole = role("table", func(p *player) error {
 		}
 	}
 	return nil
-})
+}
 
 func TestProcessesGiveWhatASequentialLoopGives(t *testing.T) {
 	rng, _ := sampleSeed(t)
@@ -451,13 +457,18 @@ var startRole = role("start", func(p *player) error {
 // ends.
 func strangers(t *testing.T, network, address string) {
 	t.Helper()
+	strangersFrom(t, func() (net.Conn, error) { return net.DialTimeout(network, address, time.Second) })
+}
+
+func strangersFrom(t *testing.T, dial func() (net.Conn, error)) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
 	t.Cleanup(func() { cancel(); all.Wait() })
 	speak := func(every time.Duration, say func(net.Conn)) {
 		all.Go(func() {
 			for ctx.Err() == nil {
-				conn, err := net.DialTimeout(network, address, time.Second)
+				conn, err := dial()
 				if err == nil {
 					stop := context.AfterFunc(ctx, func() { conn.Close() })
 					say(conn)
