@@ -127,7 +127,7 @@ func (f *Figures) load(ranks []*Phase) *Load {
 	l.Had = min(float64(f.Threads), max(float64(f.Cores)-l.Others-n*l.Rest, 0))
 	wall := ranks[0].Usage.Wall
 	if l.Had > 0 {
-		l.Busy = float64(polling) / float64(wall) / l.Had
+		l.Busy = min(1, float64(polling)/float64(wall)/l.Had) // clocks are not read at one moment
 	}
 	if polling > 0 {
 		l.Useful = float64(useful) / float64(polling)
@@ -191,7 +191,7 @@ func (f *Figures) delay(c Case, ranks []*Phase) *Delay {
 	d.Threads = c.threads() - c.Channels + 1
 	d.Had = min(1, max(float64(f.Cores)-d.Others, 0)/float64((c.Ranks-1)*d.Threads))
 	if d.Had > 0 {
-		d.Busy = float64(polling) / (float64(wall) * float64(d.Threads) * d.Had)
+		d.Busy = min(1, float64(polling)/(float64(wall)*float64(d.Threads)*d.Had))
 	}
 	return d
 }

@@ -107,7 +107,7 @@ func TestFiguresOfADelay(t *testing.T) {
 	assert.InDelta(t, 49, d.Block, 1e-9)
 	assert.InDelta(t, 47.5, d.Proxy, 1e-9)
 	assert.Equal(t, 2, d.Threads)
-	assert.InDelta(t, 305.0/243.0, d.Busy, 1e-9)
+	assert.InDelta(t, 1, d.Busy, 1e-9, "305 ms of 243, as clocks go")
 	assert.InDelta(t, 0.5, d.Had, 1e-9, "two ranks wait, with a block and a proxy each")
 }
 
