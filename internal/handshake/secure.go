@@ -38,8 +38,8 @@ func (t *Terms) Secure(conn net.Conn, dialled bool) (net.Conn, error) {
 	if err == nil {
 		return s, nil
 	}
-	if timeout := net.Error(nil); errors.As(err, &timeout) && timeout.Timeout() || errors.Is(err, net.ErrClosed) {
-		return nil, err // no word of the other side's
+	if timeout := net.Error(nil); errors.As(err, &timeout) && timeout.Timeout() || errors.Is(err, net.ErrClosed) || IsReset(err) {
+		return nil, err // no word of the other side's: it may be overrun, or gone
 	}
 	return nil, fmt.Errorf("%w: %w", ErrTLS, err)
 }

@@ -118,6 +118,20 @@ func TestBothSidesMustWantTLS(t *testing.T) {
 	}
 }
 
+// What the other side has not said is no disagreement: worth another attempt.
+func TestAnEndWithinTLSIsNoRefusal(t *testing.T) {
+	terms := terms()
+	terms.TLS = selfSigned(t)
+	a, b := pipe(t)
+	go func() {
+		io.ReadFull(b, make([]byte, 5)) // the beginning of TLS
+		b.Close()
+	}()
+	_, err := terms.Secure(a, true)
+	require.True(t, IsReset(err), "%v", err)
+	require.NotErrorIs(t, err, ErrTLS)
+}
+
 // A dialler that stops in the middle of TLS is a stranger like any other.
 func TestTLSIsBoundedInTime(t *testing.T) {
 	t.Parallel() // it mostly waits

@@ -40,6 +40,9 @@ type endKey struct {
 	end  transport.End
 }
 
+// unlocked has that said once.
+var unlocked sync.Once
+
 type stationKey struct{ rank, channel int }
 
 var (
@@ -112,6 +115,11 @@ func (t *Transport) connect(l transport.Link, end transport.End) (*transport.Con
 		return nil, err
 	}
 	t.memory = append(t.memory, memory)
+	if hostmem.Unlocked() {
+		unlocked.Do(func() {
+			t.config.Logger.Warn("tcp: buffers can't be locked in memory: the limit (ulimit -l) is too small; page faults may slow transfers down")
+		})
+	}
 	haul := new(transport.Haul)
 	if !t.config.Thread {
 		haul.Service = inline{s}
