@@ -73,11 +73,11 @@ func randomBytes(random *rand.Rand, n int) []byte {
 	return b
 }
 
-// split cuts b into up to k pieces, some of them empty.
+// split cuts b into k pieces, some of them empty.
 func split(random *rand.Rand, b []byte, k int) [][]byte {
 	var parts [][]byte
-	for range k - 1 {
-		n := random.IntN(len(b) + 1)
+	for ; k > 1; k-- {
+		n := random.IntN(min(2*len(b)/k, len(b)) + 1)
 		parts = append(parts, b[:n])
 		b = b[n:]
 	}

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
@@ -263,9 +264,10 @@ func TestASilentHostIsLostOverTLS(t *testing.T) {
 	p := openPort(t, func(c *PortConfig) { c.PeerTimeout = time.Second; c.TLS = jobTLS(t, jobSecret) })
 	server := make(chan stream, 1)
 	go func() {
-		c, err := p.terms.Secure(y, false)
-		if err == nil {
-			s, _ := p.take(c)
+		defer close(server)
+		if c, err := p.terms.Secure(y, false); assert.NoError(t, err) {
+			s, err := p.take(c)
+			assert.NoError(t, err)
 			server <- s
 		}
 	}()
@@ -274,6 +276,7 @@ func TestASilentHostIsLostOverTLS(t *testing.T) {
 	s, err := p.take(c)
 	require.NoError(t, err)
 	other := <-server
+	require.NotNil(t, other)
 	l.Cut([]int{0}, []int{1})
 	require.NoError(t, sendAll(s, make([]byte, 1000)))
 	require.ErrorIs(t, ending(t, s), unix.ETIMEDOUT)

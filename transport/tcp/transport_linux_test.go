@@ -76,7 +76,7 @@ func TestWhatWasSentArrivesAfterClose(t *testing.T) {
 				s.Post(1, uint64(i), 1<<16)
 			}
 			if !thread {
-				require.Eventually(t, driven(s.Flushed()), 10*time.Second, time.Millisecond)
+				eventually(t, s.Flushed())
 			}
 			s.Close()
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -89,7 +89,7 @@ func TestWhatWasSentArrivesAfterClose(t *testing.T) {
 			r := transport.NewRecvEnd(c, 0)
 			r.Open()
 			for i := range transport.Slots {
-				require.Eventually(t, driven(r.Filled(1)), 10*time.Second, 100*time.Microsecond)
+				eventually(t, r.Filled(1))
 				require.EqualValues(t, i, r.Header())
 				require.EqualValues(t, i, r.Slot(1)[0])
 				require.NoError(t, p[1].Broken(1, 0))
@@ -97,10 +97,15 @@ func TestWhatWasSentArrivesAfterClose(t *testing.T) {
 			}
 			// Nothing more will come.
 			require.False(t, r.Filled(1).Ready())
-			require.Eventually(t, func() bool { return !driven(r.Filled(1))() && p[1].Broken(1, 0) != nil }, 10*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return !driven(r.Filled(1))() && p[1].Broken(1, 0) != nil }, waitAtMost, lookEvery)
 		})
 	}
 }
+
+const (
+	waitAtMost = 10 * time.Second
+	lookEvery  = 100 * time.Microsecond
+)
 
 // driven is a condition whose looks drive the proxy, where that is the block's to do.
 func driven(end interface {
