@@ -56,7 +56,8 @@ func (w *worker) startWaiting(c spin.Condition) {
 	if w.inChain() {
 		waiting.To = []int{c.Peer()}
 	}
-	for _, t := range w.active {
+	awaited := w.awaited()
+	for _, t := range awaited {
 		if t.Send {
 			waiting.To = append(waiting.To, t.Peer)
 		} else {
@@ -65,7 +66,7 @@ func (w *worker) startWaiting(c spin.Condition) {
 	}
 	for t := range w.pending() {
 		switch {
-		case slices.Contains(w.active, t):
+		case slices.Contains(awaited, t):
 		case t.Send:
 			waiting.LaterTo = append(waiting.LaterTo, t.end())
 		default:
@@ -77,6 +78,16 @@ func (w *worker) startWaiting(c spin.Condition) {
 	}
 	w.published, w.publishedAs, w.publishedIn = true, waiting.Channel, w.waiter.Wait()
 	w.engine.ledger.Wait(w.engine.rank, waiting)
+}
+
+// awaited are the messages that the worker waits for: all that are not through, or
+// the one of which a part has come. Nobody looks at the others then, and they may
+// well be there.
+func (w *worker) awaited() []*transfer {
+	if w.moving != nil {
+		return []*transfer{w.moving}
+	}
+	return w.active
 }
 
 // stopWaiting withdraws startWaiting.
@@ -264,7 +275,7 @@ func (w *worker) dependsOn(m member, c spin.Condition) bool {
 	if len(w.active) == 0 {
 		return slices.Contains(w.absent(c), m.rank) || w.inChain() && c.Peer() == m.rank && w.sameChannel(m)
 	}
-	return slices.ContainsFunc(w.active, func(t *transfer) bool {
+	return slices.ContainsFunc(w.awaited(), func(t *transfer) bool {
 		return t.Peer == m.rank && !m.Serves(ledger.End{Rank: w.engine.rank, Channel: t.channel}, !t.Send)
 	})
 }

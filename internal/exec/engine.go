@@ -248,6 +248,7 @@ type worker struct {
 	any     anyTransfer
 
 	active       []*transfer // of the point-to-point call in progress
+	moving       *transfer   // the one of them whose chunk has begun to move
 	published    bool        // a ledger.Waiting of this worker is in the ledger
 	publishedAs  int         // its channel there
 	publishedIn  uint64      // the wait that it is about
@@ -280,7 +281,7 @@ func (e *Engine) newWorker() *worker {
 // number.
 func (w *worker) bind(l *launch, work *Work, c *channel, channel int) {
 	w.launch, w.work, w.channel = l, work, channel
-	w.active = w.active[:0]
+	w.active, w.moving = w.active[:0], nil
 	clear(w.suspects)
 	w.waiter.Bind(l.ctx, w, w.engine.config.Timeout)
 	w.waiter.Serve(c.service)

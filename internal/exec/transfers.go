@@ -135,7 +135,9 @@ func (w *worker) runTransfers(work *Work, transfers []*transfer) error {
 	for len(w.active) > 0 {
 		progress := false
 		for _, t := range w.active {
+			w.moving = t // waits in it are for a chunk that has begun
 			moved, err := t.advance()
+			w.moving = nil
 			if err != nil {
 				return err
 			}

@@ -21,8 +21,8 @@ import (
 type Policy uint8
 
 const (
-	// Adaptive spins for about two microseconds, yields for some tens, then
-	// parks. It does not spin at all when more ranks wait than cores exist.
+	// Adaptive spins for about two microseconds, yields between such spins for
+	// about a millisecond, then parks. It does not spin at all when more ranks wait than cores exist.
 	Adaptive Policy = iota
 	// Spin polls without giving the processor away, as NCCL's kernels and
 	// proxies do, but for one yield every spinTurns polls: without it a
@@ -63,7 +63,8 @@ const (
 	// adaptiveTurns is about 2 µs: a rank that is on time answers within it.
 	adaptiveTurns = 400
 	// adaptiveYields is about 50 µs of runtime.Gosched with an idle
-	// processor: parking and waking cost as much.
+	// processor: parking and waking cost as much. With the polls between them
+	// it is 1.0 to 1.4 ms (Zen 5) until a waiter parks.
 	adaptiveYields = 500
 	// crowdedYields replaces both when ranks outnumber cores: a switch to a
 	// rank that has work is worth more than any poll.
