@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/gollective/gollective/collective"
 	"github.com/gollective/gollective/collective/plan"
+	"github.com/gollective/gollective/internal/affinity"
 	"github.com/gollective/gollective/transport/tcp"
 )
 
@@ -280,4 +283,65 @@ func TestSplitsOverSockets(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Len(t, children, 4)
+}
+
+// threadsBoundTo counts the threads of this process that may run on one processor only.
+func threadsBoundTo(t *testing.T, cpu string) int {
+	tasks, err := filepath.Glob("/proc/self/task/*/status")
+	require.NoError(t, err)
+	bound := 0
+	for _, task := range tasks {
+		text, err := os.ReadFile(task)
+		if err == nil && strings.Contains(string(text), "\nCpus_allowed_list:\t"+cpu+"\n") {
+			bound++
+		}
+	}
+	return bound
+}
+
+func TestProxyThreadsKeepToTheirProcessors(t *testing.T) {
+	cpus := affinity.Own().List()
+	if len(cpus) < 2 {
+		t.Skip("there is one processor")
+	}
+	cpu := strconv.Itoa(cpus[len(cpus)-1])
+	require.Zero(t, threadsBoundTo(t, cpu))
+	comms := ranksOf(t, 3, collective.Config{Transport: "tcp", Proxy: "thread", ProxyCPUs: cpu})
+	works(t, comms)
+	require.Equal(t, 3, threadsBoundTo(t, cpu), "one thread per rank")
+	for _, c := range comms {
+		require.NoError(t, c.Close())
+	}
+	require.Eventually(t, func() bool { return threadsBoundTo(t, cpu) == 0 }, soon, time.Millisecond, "threads end with the communicator")
+}
+
+// Programs read what roles have cost.
+func TestAccountsOfSocketsTellRolesApart(t *testing.T) {
+	for _, proxy := range []string{"thread", "inline"} {
+		t.Run(proxy, func(t *testing.T) {
+			const bytes = 4 << 20
+			comms := ranksOf(t, 2, collective.Config{Transport: "tcp", Proxy: proxy, Accounting: true})
+			for _, err := range onRanks(t, comms, reducing(bytes/4)) {
+				require.NoError(t, err)
+			}
+			for _, c := range comms {
+				s := c.Stats()
+				t.Logf("rank %d: %+v", c.Rank(), s)
+				require.NotZero(t, s.Block.Turns)
+				// A ring of two sends, and receives, as much as there is.
+				require.GreaterOrEqual(t, s.Proxy.Bytes, uint64(2*bytes))
+				require.Less(t, s.Proxy.Bytes, uint64(2*bytes+bytes/4))
+				require.NotZero(t, s.Proxy.CPU)
+				require.NotZero(t, s.Proxy.Found)
+				require.Positive(t, s.Proxy.Useful())
+				require.LessOrEqual(t, s.Proxy.Useful(), 1.0)
+				if proxy == "thread" {
+					require.Equal(t, 1, s.Proxy.Threads)
+					require.LessOrEqual(t, s.Proxy.CPU, s.Proxy.Wall)
+				} else {
+					require.Zero(t, s.Proxy.Threads)
+				}
+			}
+		})
+	}
 }

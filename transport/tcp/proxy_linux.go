@@ -66,7 +66,15 @@ func (b *bunk) Sleep(_ <-chan struct{}, atMost time.Duration) bool {
 }
 
 func (p *proxy) run() {
-	runtime.LockOSThread() // and never unlock: the thread ends with the goroutine, and with it its CPU set
+	runtime.LockOSThread() // and never unlock: the thread ends with the goroutine
+	if t := p.transport; t.config.Labels {
+		pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), transport.Labels(t.config.Name, p.rank, transport.Proxy, -1)))
+	}
+	p.waiter.Enter()
+	defer p.waiter.Leave()
+	if cpus := p.transport.config.CPUs; len(cpus) > 0 {
+		defer p.keepTo(cpus)()
+	}
 	if t := p.transport; t.config.Labels {
 		pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), transport.Labels(t.config.Name, p.rank, transport.Proxy, -1)))
 	}
@@ -88,6 +96,24 @@ func (p *proxy) run() {
 			_ = p.waiter.Rest((*call)(p))
 		}
 	}
+}
+
+// keepTo bounds the calling thread to the given processors, and returns what ends
+// that: the runtime can't end the process's first thread, if it is that.
+func (p *proxy) keepTo(cpus []int) (release func()) {
+	var before, set unix.CPUSet
+	err := unix.SchedGetaffinity(0, &before)
+	for _, cpu := range cpus {
+		set.Set(cpu)
+	}
+	if err == nil {
+		err = unix.SchedSetaffinity(0, &set)
+	}
+	if err != nil {
+		p.transport.config.Logger.Warn("tcp: the proxy's set of processors can't be used", "cpus", cpus, "cause", err)
+		return func() {}
+	}
+	return func() { _ = unix.SchedSetaffinity(0, &before) }
 }
 
 func (p *proxy) all() []*station {
