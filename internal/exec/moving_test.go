@@ -18,9 +18,10 @@ func TestWhoWaitsInAChunkSaysSoOfNoOtherMessage(t *testing.T) {
 	const n = 3
 	all := engines(t, n, smallWorld(1), spin.Adaptive, inOneHub())
 	e := all[0]
-	program, err := e.program(context.Background(), &Call{Spec: plan.Spec{Kind: plan.AlltoAll, Type: dtype.Int32, Count: 1}})
+	call := Call{Spec: plan.Spec{Kind: plan.AlltoAll, Type: dtype.Int32, Count: 1}}
+	program, err := e.program(context.Background(), &call)
 	require.NoError(t, err)
-	l := &launch{ctx: t.Context(), works: []Work{{Program: program}}, number: 1}
+	l := &launch{ctx: t.Context(), works: []Work{{Program: program, Call: call}}, number: 1}
 	w, work := e.main, &l.works[0]
 	w.bind(l, work, &program.channels[0], 0)
 	w.active = append(w.active, program.channels[0].transfers...)
