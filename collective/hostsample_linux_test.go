@@ -127,7 +127,7 @@ func drawHosts(rng *rand.Rand, ranks []int, rows int, wanted func(setting) bool)
 		}
 		r.Sockets = sockets{
 			Proxy:     []string{"", "thread", "inline"}[rng.IntN(3)],
-			TLS:       []string{"", "", "", ""}[rng.IntN(4)],
+			TLS:       []string{"", "", "", "job"}[rng.IntN(4)],
 			Family:    []string{"", "AF_INET", "AF_INET6"}[rng.IntN(3)],
 			BufferLen: []int{0, 0, 64 << 10, 1 << 20}[rng.IntN(4)],
 		}
