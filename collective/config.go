@@ -182,8 +182,9 @@ type Config struct {
 type WaitPolicy = spin.Policy
 
 const (
-	// WaitAdaptive polls for about two microseconds, gives the processor away for
-	// some tens, then sleeps; where ranks outnumber cores it does not poll.
+	// WaitAdaptive polls for about two microseconds, goes on with the processor
+	// given away in between for about a millisecond, then sleeps; where ranks
+	// outnumber cores it gives the processor away at once and sleeps soon.
 	WaitAdaptive = spin.Adaptive
 	// WaitSpin polls all the time, as NCCL's kernels and proxies do.
 	WaitSpin = spin.Spin

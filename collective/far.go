@@ -68,15 +68,21 @@ func (j *job) hosts(ranks []int) *topo.Hosts {
 
 // calls is what has been heard of communicators that are being made.
 type calls struct {
-	mu      sync.Mutex
-	heard   map[string]*heard // by name
-	order   []string          // of the names, the oldest first
-	dropped int
+	mu    sync.Mutex
+	heard map[string]*heard // by name
+	order []string          // of the names, the oldest first
 }
 
 type heard struct {
 	marks   map[int][]byte // by process, of those who make it
 	settled map[int]bool   // those who have made it
+	pages   map[int]image  // by rank, told before it was made here
+}
+
+// image is that of a rank's page, with the process that told it.
+type image struct {
+	from  int
+	bytes []byte
 }
 
 // mostHeard bounds the communicators that are remembered: of some this process will
@@ -93,7 +99,7 @@ func (c *calls) of(name string) *heard {
 			delete(c.heard, c.order[0])
 			c.order = c.order[1:]
 		}
-		h = &heard{marks: make(map[int][]byte), settled: make(map[int]bool)}
+		h = &heard{marks: make(map[int][]byte), settled: make(map[int]bool), pages: make(map[int]image)}
 		c.heard[name] = h
 		c.order = append(c.order, name)
 	}
@@ -120,6 +126,25 @@ func (c *calls) settled(name string, from int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.of(name).settled[from]
+}
+
+// keep holds a page of a communicator that is not made yet.
+func (c *calls) keep(name string, rank int, p image) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if pages := c.of(name).pages; len(pages) < mostRanks {
+		pages[rank] = p
+	}
+}
+
+// kept returns what was held.
+func (c *calls) kept(name string) map[int]image {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h := c.of(name)
+	pages := h.pages
+	h.pages = make(map[int]image)
+	return pages
 }
 
 func (c *calls) forget(name string) {
@@ -151,21 +176,27 @@ func (j *job) about(kind byte, from int, message []byte) {
 	}
 	j.mu.Lock()
 	w := j.worlds[name]
-	j.mu.Unlock()
-	if w == nil {
-		return
-	}
-	switch kind {
-	case messageWhere:
-		w.process.publishAll(w)
-	case messagePage:
-		if len(rest) < 4 {
-			return
-		}
+	if kind == messagePage && len(rest) >= 4 {
 		rank := int(binary.LittleEndian.Uint32([]byte(rest)))
-		if p := w.process; p.processOf(rank) == from && !p.job.near(from) {
-			_ = w.ledger.Apply(rank, []byte(rest[4:])) // nonsense from a member says nothing
+		page := image{from, []byte(rest[4:])}
+		if w != nil {
+			w.process.apply(w, rank, page)
+		} else {
+			// It is being made here: the rank may have closed already, and will not
+			// tell again.
+			j.calls.keep(name, rank, page)
 		}
+	}
+	j.mu.Unlock()
+	if kind == messageWhere && w != nil {
+		w.process.publishAll(w)
+	}
+}
+
+// apply makes the ledger say what the image of a far rank's page does.
+func (p *process) apply(w *world, rank int, page image) {
+	if p.processOf(rank) == page.from && !p.job.near(page.from) {
+		_ = w.ledger.Apply(rank, page.bytes) // nonsense from a member says nothing
 	}
 }
 

@@ -144,6 +144,9 @@ func (j *job) add(name string, w *world) {
 	early := j.early[name]
 	delete(j.early, name)
 	lost := maps.Clone(j.lost)
+	for rank, page := range j.calls.kept(name) {
+		w.process.apply(w, rank, page)
+	}
 	j.mu.Unlock()
 	for number, cause := range lost {
 		w.process.lose(w, number, cause)

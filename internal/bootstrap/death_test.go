@@ -266,10 +266,10 @@ func TestWhatCountsAsDead(t *testing.T) {
 		{"our own trouble", neverLinked, troubleLocal, muchLater, false},
 		{"our own trouble, link timed out", linkTimedOut, troubleLocal, muchLater, false},
 	} {
-		t.Run(tc.name, func(t *testing.T) { require.Equal(t, tc.want, dead(tc.past, tc.what, tc.tried, tc.tried)) })
+		t.Run(tc.name, func(t *testing.T) { require.Equal(t, tc.want, dead(tc.past, tc.what, tc.tried, tc.tried, unreachable)) })
 	}
-	require.False(t, dead(neverLinked, troubleReset, soon, muchLater), "hangs up once, after it had been stopped")
-	require.False(t, dead(neverLinked, troubleRefused, soon, muchLater))
+	require.False(t, dead(neverLinked, troubleReset, soon, muchLater, unreachable), "hangs up once, after it had been stopped")
+	require.False(t, dead(neverLinked, troubleRefused, soon, muchLater, unreachable))
 }
 
 func TestARunOfFailuresEndsWithAPause(t *testing.T) {

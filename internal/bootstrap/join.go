@@ -287,7 +287,7 @@ func (j *joiner) callRoot(ctx context.Context, as role) (net.Conn, error) {
 	}
 	h := hello{role: as, from: uint32(j.rank), to: toRoot, size: uint32(j.size)}
 	return handshake.Race(ctx, addrs, func(ctx context.Context, addr string) (net.Conn, error) {
-		conn, _, err := connect(ctx, addr, j.cfg.Family, j.cfg.ID.terms(j.cfg.TLS), h, dialTime)
+		conn, _, err := connect(ctx, addr, j.cfg.Family, j.cfg.ID.terms(j.cfg.TLS), h, dialTime, dialTime)
 		return conn, err
 	})
 }

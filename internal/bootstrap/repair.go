@@ -38,7 +38,7 @@ const (
 	patience    = 400 * time.Millisecond
 	resets      = 1200 * time.Millisecond // of connections accepted and closed, which an overrun process may do
 	silence     = 3 * time.Second
-	unreachable = 10 * time.Second
+	unreachable = 10 * time.Second // at most; a third of PeerTimeout
 	// slowAnswer is when to take another neighbour as well.
 	slowAnswer = 500 * time.Millisecond
 	redial     = 20 * time.Millisecond
@@ -90,18 +90,23 @@ func pastOf(err error) linkPast {
 }
 
 // dead decides whether a process is lost, from its past link, the latest failure
-// to reach it, how long it has failed without a break, and the time since the
-// first attempt.
-func dead(past linkPast, t trouble, failing, tried time.Duration) bool {
+// to reach it, how long it has failed without a break, the time since the first
+// attempt, and how long a host may be unreachable.
+func dead(past linkPast, t trouble, failing, tried, unreachable time.Duration) bool {
 	switch t {
 	case troubleRefused:
 		return past != neverLinked || failing >= patience
 	case troubleReset:
 		return failing >= resets || past != neverLinked && failing >= patience
 	case troubleUnreachable:
-		return tried >= unreachable || past != neverLinked && tried >= silence
+		return tried >= unreachable || past != neverLinked && tried >= min(silence, unreachable)
 	}
 	return past == linkClosed && tried >= silence
+}
+
+// unreachable is how long a host may be so.
+func (c *Control) unreachable() time.Duration {
+	return min(max(c.cfg.PeerTimeout/3, time.Second), unreachable)
 }
 
 // reach starts dialling a process, if that isn't under way; broken is the end of
@@ -169,7 +174,7 @@ func (c *Control) decide(peer int, d *dialling, conn net.Conn, err error) bool {
 		c.notify()
 	}
 	now := time.Now()
-	if dead(d.past, classify(err), d.fail(now), now.Sub(d.since)) {
+	if dead(d.past, classify(err), d.fail(now), now.Sub(d.since), c.unreachable()) {
 		delete(c.dials, peer)
 		if c.closing && d.past == neverLinked {
 			// The others need not wait for this process any more, so it may not
@@ -221,7 +226,7 @@ func (c *Control) dialMember(peer int, d *dialling) (net.Conn, error) {
 	}
 	h := hello{role: roleLink, from: uint32(c.rank), to: uint32(peer), size: uint32(c.size)}
 	return handshake.Race(c.ctx, addrs, func(ctx context.Context, addr string) (net.Conn, error) {
-		conn, v, err := connect(ctx, addr, c.cfg.Family, c.cfg.ID.terms(c.cfg.TLS), h, wait)
+		conn, v, err := connect(ctx, addr, c.cfg.Family, c.cfg.ID.terms(c.cfg.TLS), h, min(dialTime, c.unreachable()), wait)
 		if v == declaredLost {
 			return nil, fmt.Errorf("%w: %w", errDeclaredLost, err)
 		}
@@ -252,10 +257,10 @@ func proven(addrs []string, seen net.Addr) []string {
 	return out
 }
 
-// connect dials and greets. wait bounds the time for an answer, 0 is without
-// bound; ctx ends both.
-func connect(ctx context.Context, addr, family string, t handshake.Terms, h hello, wait time.Duration) (net.Conn, verdict, error) {
-	dialCtx, cancel := context.WithTimeout(ctx, dialTime)
+// connect dials, within reach, and greets. wait bounds the time for an answer, 0 is
+// without bound; ctx ends both.
+func connect(ctx context.Context, addr, family string, t handshake.Terms, h hello, reach, wait time.Duration) (net.Conn, verdict, error) {
+	dialCtx, cancel := context.WithTimeout(ctx, reach)
 	defer cancel()
 	dialled, err := dial(dialCtx, addr, family)
 	if err != nil {

@@ -212,7 +212,7 @@ func fakeMember(t *testing.T, cfg Config, host uint64) net.Conn {
 		}
 	}
 	h := hello{role: roleCheckIn, from: uint32(cfg.Rank), to: toRoot, size: uint32(cfg.Size)}
-	conn, _, err := connect(context.Background(), addr, "", cfg.ID.terms(nil), h, 0)
+	conn, _, err := connect(context.Background(), addr, "", cfg.ID.terms(nil), h, dialTime, 0)
 	require.NoError(t, err)
 	m := member{incarnation: rand.Uint64(), host: host, name: "fake", addrs: []string{"127.0.0.1:1"}}
 	require.NoError(t, writeRecord(conn, recordCheckIn, m.append(nil)))
