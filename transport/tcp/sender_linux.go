@@ -21,7 +21,8 @@ type sender struct {
 
 	// The post under way.
 	post    *transport.Post
-	head    [frameBytes]byte
+	head    [frameBytes + smallBytes]byte // and a small payload behind it
+	small   bool
 	sent    int // bytes of head and payload that the main socket has taken
 	striped bool
 	blocked bool // the socket took less than there was
@@ -29,6 +30,10 @@ type sender struct {
 	buffers [2][]byte
 	bytes   uint64 // payload sent so far
 }
+
+// smallBytes is the largest payload that is copied behind its head: one piece of memory
+// costs the system less than two.
+const smallBytes = 1000
 
 // most is how many frames one pass takes before the other links get their turn.
 const most = 4
@@ -75,7 +80,10 @@ func (s *sender) begin() bool {
 		return false
 	}
 	s.post, s.sent = post, 0
-	frameOf(post).encode(&s.head)
+	frameOf(post).encode((*[frameBytes]byte)(s.head[:]))
+	if s.small = len(post.Memory) <= smallBytes; s.small {
+		copy(s.head[frameBytes:], post.Memory)
+	}
 	s.striped = s.bundle.stripes() && len(post.Memory) > inlineBytes
 	if s.striped {
 		s.bundle.beginWrite(post.Memory)
@@ -115,12 +123,16 @@ func (s *sender) transmit() (moved, done bool) {
 
 // rest is what the main socket has not taken of head and payload.
 func (s *sender) rest(payload []byte) [][]byte {
-	if s.sent >= frameBytes {
+	switch {
+	case s.small:
+		s.buffers[0] = s.head[s.sent : frameBytes+len(payload)]
+		return s.buffers[:1]
+	case s.sent >= frameBytes:
 		s.buffers[0] = payload[s.sent-frameBytes:]
 		return s.buffers[:1]
 	}
-	s.buffers[0] = s.head[s.sent:]
-	if len(payload) == 0 {
+	s.buffers[0] = s.head[s.sent:frameBytes]
+	if len(payload) == 0 { // it goes over other sockets
 		return s.buffers[:1]
 	}
 	s.buffers[1] = payload
