@@ -674,7 +674,8 @@ func TestProcessesThatOnlyShareAHostNameDoNotBelieveToBeLocal(t *testing.T) {
 	u, err := collective.NewUniqueID(collective.Config{SocketIfname: "=" + veth})
 	require.NoError(t, err)
 	defer u.Close()
-	c := stage(t, staging{role: initRole, args: collective.Config{}, size: 2, id: u.String(),
+	// By default they are connected by sockets: see TestProcessesOnOddHostsFindEachOther.
+	c := stage(t, staging{role: initRole, args: collective.Config{Transport: "shm"}, size: 2, id: u.String(),
 		command: func(number int) []string {
 			if number == 1 {
 				return []string{ip, "netns", "exec", ns, unshare, "--mount"}

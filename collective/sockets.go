@@ -45,8 +45,10 @@ func (c *Config) socketDefaults(fill func(name string, field *int, def, least, m
 	}
 	switch c.TLS {
 	case "", "off", "job":
-		if c.TLSCert != "" || c.TLSKey != "" || c.TLSCA != "" {
-			refuse("TLS", strconv.Quote(c.TLS), `"files" where there are TLSCert, TLSKey or TLSCA`)
+		for name, value := range map[string]string{"TLSCert": c.TLSCert, "TLSKey": c.TLSKey, "TLSCA": c.TLSCA} {
+			if value != "" {
+				refuse(name, strconv.Quote(value), `"" where TLS is not files`)
+			}
 		}
 	case "files":
 		if c.TLSCert == "" || c.TLSKey == "" || c.TLSCA == "" {

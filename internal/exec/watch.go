@@ -59,6 +59,10 @@ func (w *worker) waitsLong() bool {
 	return time.Since(w.waitingSince) > patience
 }
 
+// hearsay is how long a peer's own word, or another's of its death, may take to come
+// after the connection to it has ended.
+const hearsay = time.Second
+
 // brokenPeer reports a wait for a peer to which the connection has ended. The
 // peer's own word comes another way, and may come a little later: it says more.
 func (w *worker) brokenPeer(c spin.Condition) error {
@@ -75,7 +79,7 @@ func (w *worker) brokenPeer(c spin.Condition) error {
 		}
 	case w.brokenSince.IsZero():
 		w.brokenSince = time.Now()
-	case time.Since(w.brokenSince) > grace:
+	case time.Since(w.brokenSince) > hearsay:
 		return &fault.PeerLost{Rank: peer, Cause: broken}
 	}
 	return nil
