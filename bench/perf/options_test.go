@@ -46,7 +46,7 @@ func TestFlags(t *testing.T) {
 		Iters: 7, Aggregate: 2, Warmup: 0, Cycles: 4, ParallelInit: 1, Check: 5, Op: "avg", Type: "half", Root: AllRoots,
 		Blocking: 3, TimeoutSeconds: 60, CPUTime: 1, Timestamps: 1, JSON: "out.json", Average: 3, Memory: 1, Unalign: 3,
 		PerIter: 1, PerIterSkip: 2, Algorithm: plan.Tree, Protocol: plan.LL128, Channels: 2, Wait: spin.Block,
-		RanksPerNode: 2, Transport: "inproc",
+		RanksPerNode: 2, Transport: "inproc", Proxy: "auto",
 	}, o)
 	assert.Equal(t, 6, o.Ranks())
 }
