@@ -86,7 +86,8 @@ type Config struct {
 	// Proxy says who moves bytes between FIFOs and sockets: "thread", one thread
 	// per rank that polls while an operation is in flight, as NCCL's proxy does;
 	// "inline", the blocks while they wait; "auto". Default "": auto, a thread
-	// where each rank has two cores or more. Variable: GOLLECTIVE_PROXY.
+	// where each rank has two cores or more and there is no TLS. Variable:
+	// GOLLECTIVE_PROXY.
 	Proxy string
 	// ProxyCPUs are the processors that proxy threads may use, as in "0-3,8".
 	// Default "": all of this process's. Variable: GOLLECTIVE_PROXY_CPUSET.
@@ -113,9 +114,10 @@ type Config struct {
 	PeerTimeout time.Duration
 
 	// TLS encrypts what goes over sockets, control and data, with TLS 1.3: "job"
-	// with a key derived from the job's secret, "files" with the certificate,
+	// with a key derived from the job's secret (of its id, of its launcher, or
+	// GOLLECTIVE_JOB_KEY; without any that is an error), "files" with the certificate,
 	// key and authorities in TLSCert, TLSKey and TLSCA (PEM files). Default "":
-	// off. Variables: GOLLECTIVE_TLS, GOLLECTIVE_TLS_CERT, _KEY and _CA.
+	// "off". Variables: GOLLECTIVE_TLS, GOLLECTIVE_TLS_CERT, _KEY and _CA.
 	TLS                    string
 	TLSCert, TLSKey, TLSCA string
 

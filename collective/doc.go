@@ -2,8 +2,8 @@
 // import.
 //
 // A communicator is a fixed set of ranks that call collectives together. Its
-// ranks are goroutines of one process ([Run], [InitAll]), processes of one host
-// ([Init]), or both ([InitLocal]). A rank's handle is a [Comm].
+// ranks are goroutines of one process ([Run], [InitAll]), processes of one host or
+// several ([Init]), or both ([InitLocal]). A rank's handle is a [Comm].
 //
 //	err := collective.Run(4, func(c *collective.Comm) error {
 //		x := []float32{float32(c.Rank())}

@@ -61,7 +61,8 @@ type (
 	TimeoutError = fault.Timeout
 	// AbortError says where the communicator was given up: Rank, Call, Cause.
 	AbortError = fault.Abort
-	// PeerLostError names the rank whose process is gone: Rank, Cause.
+	// PeerLostError names the rank whose process is gone: Rank; Others, more ranks of
+	// that process; Cause, how that was noticed.
 	PeerLostError = fault.PeerLost
 	// PeerClosedError names the rank that has closed (PeerRank) and the call that
 	// needs it (Rank, Call, Sequence).

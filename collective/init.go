@@ -312,6 +312,10 @@ func meet(ctx context.Context, world launch.World, c Config) (bootstrap.ID, *boo
 		// Whoever made it serves it.
 		id, err = bootstrap.ParseID(r.ID)
 	case launch.Address:
+		if c.TLS == "job" && r.Key.Strength == launch.KeyNone {
+			err = &fault.Argument{Call: "Init", Reason: "TLS needs a secret that only the job's processes know: set GOLLECTIVE_JOB_KEY", Err: ErrInvalid}
+			break
+		}
 		addresses := r.Addresses
 		if r.SameHost && r.Key.Strength > launch.KeyNone {
 			addresses = []string{"unix"}

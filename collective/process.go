@@ -141,7 +141,30 @@ func newProcessWorld(ctx context.Context, p *process, c Config) (*world, error) 
 	}
 	w.ledger.OnFailure(func(err error) { j.tellFailure(p.name, err) })
 	j.add(p.name, w)
+	p.log(c)
 	return w, nil
+}
+
+// log tells those who ask for it how the ranks are connected.
+func (p *process) log(c Config) {
+	about := []any{"name", p.name, "size", len(p.ranks), "ranks here", p.ranksIn(p.job.self), "transport", p.Name(), "wait", c.Wait}
+	if p.remote != nil {
+		var far []int
+		for rank, number := range p.ranks {
+			if number != p.job.self && p.overSockets(number, p.job.self) {
+				far = append(far, rank)
+			}
+		}
+		proxy, encrypted := "inline", "off"
+		if c.threaded(p.ranksOnThisHost(), p.coresHere()) {
+			proxy = "thread"
+		}
+		if c.TLS != "" {
+			encrypted = c.TLS
+		}
+		about = append(about, "over sockets", far, "proxy", proxy, "tls", encrypted)
+	}
+	c.Logger.Debug("collective: communicator made", about...)
 }
 
 // moveIn makes this process's home, maps the others', and returns the pages of

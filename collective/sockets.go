@@ -83,7 +83,8 @@ func (c Config) threaded(ranks, cores int) bool {
 	case "inline":
 		return false
 	}
-	return cores >= 2*ranks
+	// Under TLS goroutines do the work; a thread that polls would only be in their way.
+	return cores >= 2*ranks && (c.TLS == "" || c.TLS == "off")
 }
 
 // port opens the port of a process that has the job's secret.

@@ -20,7 +20,8 @@ const Slots = 8
 type control struct {
 	// tail is the number of steps filled. Written by the producer after the
 	// slots' bytes and headers, read by the consumer before them. LL and
-	// LL128 leave it alone: their flags travel with the data.
+	// LL128 leave it alone, where both ends are in this memory: their flags travel with
+	// the data.
 	tail atomic.Uint64
 	_    [Line/2 - 8]byte
 	// headers belong to the slots: what operation filled them. Plain words,

@@ -14,7 +14,10 @@ import (
 //	block ─▶ FIFO ─▶ proxy ─▶ network ─▶ proxy ─▶ FIFO ─▶ block
 //	SendEnd   Outbound                   Inbound   RecvEnd
 //
-// The words that both look at are in control, as in every FIFO, and here.
+// The words that both look at are in control, as in every FIFO, and here. A step comes
+// to the consumer in three moves: the block's look at Filled or FilledInto says what it
+// waits for (asked, wants); the proxy finds the place for what comes (Place) and
+// publishes it (Arrived: landed, tail); the block asks where it is (Landed).
 type Haul struct {
 	// Service is the proxy where the waiting block does its work; nil where the
 	// proxy has a thread of its own.
@@ -172,7 +175,7 @@ func (i *Inbound) Arrived(step uint64, n, size int, header uint64, user bool) {
 	i.conn.filled.Ring()
 }
 
-// Slots is how many slots size bytes of a slot's capacity may take, at most.
+// SlotBytes is the size of one slot.
 func (i *Inbound) SlotBytes() int { return i.conn.slot }
 
 // Arm has p woken when the block frees slots; nil withdraws it.

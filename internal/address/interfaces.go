@@ -248,7 +248,7 @@ func NoneUsable(nics []NIC, f Filter, family string) error {
 	if family != "" {
 		want += " with family " + family
 	}
-	return fmt.Errorf("bootstrap: %w: no Usable address for %s; this host has %s", ErrConfig, want, strings.Join(have, ", "))
+	return fmt.Errorf("bootstrap: %w: no usable address for %s; this host has %s", ErrConfig, want, strings.Join(have, ", "))
 }
 
 // Routed asks the kernel which local address it would reach target from. No

@@ -230,7 +230,9 @@ func (j *joiner) checkIn(ctx context.Context) error {
 			}
 		}
 		if ctx.Err() == nil {
-			last = err
+			if last == nil || !handshake.IsRefused(err) { // that says least
+				last = err
+			}
 		}
 		if sleep(ctx, pause) != nil {
 			return j.failed(ctx, PhaseRoot, last)

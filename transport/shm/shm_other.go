@@ -37,8 +37,10 @@ func NewTransport(*Depot, string, int, func(int) int, func(int) Neighbour) *Tran
 	return &Transport{}
 }
 
-func (*Transport) Name() string                                    { return "shm" }
-func (*Transport) OrderedStores() bool                             { return false }
-func (*Transport) Connect(transport.Link, transport.End) (*transport.Conn, error) { return nil, errNotLinux }
-func (*Transport) Provide(string) (int, func([]byte), error)       { return 0, nil, errNotLinux }
-func (*Transport) Close()                                          {}
+func (*Transport) Name() string        { return "shm" }
+func (*Transport) OrderedStores() bool { return false }
+func (*Transport) Connect(transport.Link, transport.End) (*transport.Conn, error) {
+	return nil, errNotLinux
+}
+func (*Transport) Provide(string) (int, func([]byte), error) { return 0, nil, errNotLinux }
+func (*Transport) Close()                                    {}

@@ -143,17 +143,20 @@ func receiveAll(s stream, into []byte) error {
 	return nil
 }
 
-// ending is what read says at the end of a stream.
+// ending is what read says at the end of a stream, after whatever comes before.
 func ending(t testing.TB, s stream) error {
 	t.Helper()
-	var b [64]byte
-	var end error
-	require.Eventually(t, func() bool {
-		n, err := s.read([][]byte{b[:]})
-		end = err
-		return n == 0 && err != nil
-	}, 20*time.Second, time.Millisecond)
-	return end
+	into := [][]byte{make([]byte, 64<<10)}
+	for deadline := time.Now().Add(20 * time.Second); ; {
+		n, err := s.read(into)
+		if err != nil {
+			return err
+		}
+		require.True(t, time.Now().Before(deadline), "it does not end")
+		if n == 0 {
+			time.Sleep(time.Millisecond)
+		}
+	}
 }
 
 // ports is a single port.
@@ -294,7 +297,6 @@ func TestDialWaitsForTheListener(t *testing.T) {
 	a := openPort(t, nil)
 	_, err = a.Dial(within(t, 100*time.Millisecond), at, Greeting{"world", someLink})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.True(t, handshake.IsRefused(err), "%v", err)
 	go func() {
 		time.Sleep(50 * time.Millisecond)
 		b, err := Open(PortConfig{Secret: []byte(jobSecret), Loopback: true, Ports: ports(port)})

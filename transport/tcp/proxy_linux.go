@@ -70,25 +70,11 @@ func (p *proxy) run() {
 	if t := p.transport; t.config.Labels {
 		pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), transport.Labels(t.config.Name, p.rank, transport.Proxy, -1)))
 	}
-	p.waiter.Enter()
-	defer p.waiter.Leave()
 	if cpus := p.transport.config.CPUs; len(cpus) > 0 {
 		defer p.keepTo(cpus)()
 	}
-	if t := p.transport; t.config.Labels {
-		pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), transport.Labels(t.config.Name, p.rank, transport.Proxy, -1)))
-	}
 	p.waiter.Enter()
 	defer p.waiter.Leave()
-	if len(p.transport.config.CPUs) > 0 {
-		var set unix.CPUSet
-		for _, cpu := range p.transport.config.CPUs {
-			set.Set(cpu)
-		}
-		if err := unix.SchedSetaffinity(0, &set); err != nil {
-			p.transport.config.Logger.Warn("the proxy's CPU set can't be used", "cpus", p.transport.config.CPUs, "cause", err)
-		}
-	}
 	for !p.stopping.Load() {
 		if p.busy() {
 			_ = p.waiter.Until((*work)(p)) // an error is errStopped

@@ -110,6 +110,9 @@ func TestBytesArriveInOrderUnderFaults(t *testing.T) {
 			for len(rest) > 0 {
 				n, err := b.read(rest)
 				require.NoError(t, err)
+				if n == 0 {
+					runtime.Gosched()
+				}
 				for ; len(rest) > 0 && n >= len(rest[0]); rest = rest[1:] {
 					n -= len(rest[0])
 				}

@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -62,8 +63,15 @@ func (t *tunnel) run(w *watch) {
 	_ = t.far.Close()
 }
 
-// expire ends the tunnel soon, whatever its owner does.
-func (t *tunnel) expire() { _ = t.conn.SetDeadline(time.Now().Add(tunnelLinger)) }
+// expire ends the tunnel soon, whatever its owner and the other end do, or don't.
+func (t *tunnel) expire() {
+	t.failed.CompareAndSwap(nil, &errPortClosed)
+	at := time.Now().Add(tunnelLinger)
+	_ = t.conn.SetDeadline(at)
+	_ = t.far.SetDeadline(at)
+}
+
+var errPortClosed = fmt.Errorf("tcp: %w with its port", net.ErrClosed)
 
 // socketPair is a descriptor, and a connection of package net to it.
 func socketPair() (near int, far *net.UnixConn, err error) {
