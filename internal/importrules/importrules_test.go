@@ -93,6 +93,10 @@ var rooms = []struct {
 		ours:    []string{"bench/perf", "collective", "internal/affinity", "internal/spin"},
 		modules: []string{pflag, plot, progressbar, term},
 	}},
+	{"bench/peers", room{
+		ours:    []string{"collective", "internal/affinity", "internal/herd"},
+		modules: []string{cpuid, progressbar, term, sys},
+	}},
 	{"bench", room{ours: []string{"bench/perf", "collective", "collective/plan", "dtype"}, modules: []string{cpuid}}},
 	{"collective/internal/pairwise", room{}},
 	{"collective/internal/sequential", room{ours: []string{"collective/plan", "dtype", "internal/reduce"}}},
@@ -129,6 +133,7 @@ var testModules = []string{testify, goleak, rapid, sys}
 
 // unsafeFiles may import unsafe; each states its invariants. Tests may, too.
 var unsafeFiles = []string{
+	"bench/peers/floats.go",              // memory that peers map as floats
 	"collective/internal/trial/place.go", // misaligned buffers for tests
 	"collective/memory.go",               // slices of T as bytes
 	"collective/number.go",               // size of T
