@@ -28,7 +28,7 @@ const (
 // runRank is the whole of a rank process.
 func runRank(ctx context.Context, args []string, out io.Writer) error {
 	if len(args) < 5 {
-		return errors.New("arguments: HOW RANKS SECONDS CORES BYTES:BUFFERS...")
+		return errors.New("arguments: HOW RANKS SECONDS CORES and jobs, BYTES:BUFFERS")
 	}
 	how := args[0]
 	ranks, err := strconv.Atoi(args[1])
