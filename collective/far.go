@@ -286,5 +286,10 @@ func (p *process) socketsFor(c Config) (*tcp.Transport, error) {
 		Port: p.job.port, Name: p.name, Size: len(p.ranks),
 		Here:      func(rank int) bool { return p.processOf(rank) == p.job.self },
 		Addresses: p.portOf,
+		Lost: func(_, peer int, cause error) {
+			if book := p.book.Load(); book != nil {
+				lostPeer(book, peer, cause)
+			}
+		},
 	}, p.ranksOnThisHost(), p.coresHere())
 }

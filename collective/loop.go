@@ -6,8 +6,18 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/gollective/gollective/internal/fault"
+	"github.com/gollective/gollective/internal/ledger"
 	"github.com/gollective/gollective/transport/tcp"
 )
+
+// lostPeer ends a communicator because what was sent to peer can't reach it, unless
+// that has closed and so won't miss it.
+func lostPeer(book *ledger.Ledger, peer int, cause error) {
+	if !book.Closed(peer) {
+		book.Fail(&fault.PeerLost{Rank: peer, Cause: cause})
+	}
+}
 
 // loop connects ranks of one process by sockets, so that one process can show all of
 // TCP's way.
@@ -24,7 +34,7 @@ type loopPort struct {
 }
 
 // newLoop connects size ranks.
-func newLoop(c Config, size int) (*loop, error) {
+func newLoop(c Config, size int, l *ledger.Ledger) (*loop, error) {
 	secret := make([]byte, 32)
 	if _, err := rand.Read(secret); err != nil {
 		return nil, err
@@ -33,11 +43,11 @@ func newLoop(c Config, size int) (*loop, error) {
 	if err != nil {
 		return nil, err
 	}
-	return (&loop{port: &loopPort{Port: port}}).again(c, size)
+	return (&loop{port: &loopPort{Port: port}}).again(c, size, l)
 }
 
 // again connects the ranks of another communicator over the same port.
-func (l *loop) again(c Config, size int) (*loop, error) {
+func (l *loop) again(c Config, size int, book *ledger.Ledger) (*loop, error) {
 	p := l.port
 	p.users.Add(1)
 	addresses := p.Addresses()
@@ -45,6 +55,7 @@ func (l *loop) again(c Config, size int) (*loop, error) {
 		Port: p.Port, Name: fmt.Sprintf("loop%d", p.names.Add(1)), Size: size,
 		Here:      func(int) bool { return true },
 		Addresses: func(int) []string { return addresses },
+		Lost:      func(_, peer int, cause error) { lostPeer(book, peer, cause) },
 	}, size, c.cores)
 	if err != nil {
 		p.release()

@@ -39,6 +39,7 @@ type process struct {
 	remote *tcp.Transport // nil if all ranks are near
 
 	telling *telling
+	book    atomic.Pointer[ledger.Ledger] // of the communicator, when it is made
 
 	// Who makes the communicator, for errors: the call, and the communicator that
 	// it is a call of, nil for Init.
@@ -141,6 +142,7 @@ func newProcessWorld(ctx context.Context, p *process, c Config) (*world, error) 
 	}
 	w.ledger.OnFailure(func(err error) { j.tellFailure(p.name, err) })
 	j.add(p.name, w)
+	p.book.Store(w.ledger)
 	p.log(c)
 	return w, nil
 }

@@ -112,6 +112,7 @@ func (c Config) sockets(t tcp.Config, ranksHere, coresHere int) (*tcp.Transport,
 	// A proxy waits beside its block.
 	t.Policy, t.Waiters, t.Cores = c.Wait, 2*ranksHere, coresHere
 	t.Account, t.Labels = c.Accounting, c.Profile
+	t.ConnectTimeout = c.JoinTimeout
 	t.Logger = c.quiet()
 	return tcp.New(t)
 }

@@ -49,9 +49,9 @@ func newWorld(size int, c Config, parent *world) (*world, error) {
 	w.config.carried = true
 	var err error
 	if parent != nil {
-		w.loop, err = parent.loop.again(w.config, size)
+		w.loop, err = parent.loop.again(w.config, size, w.ledger)
 	} else {
-		w.loop, err = newLoop(w.config, size)
+		w.loop, err = newLoop(w.config, size, w.ledger)
 	}
 	if err != nil {
 		return nil, err

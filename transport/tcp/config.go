@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"log/slog"
+	"time"
 
 	"github.com/gollective/gollective/internal/spin"
 )
@@ -24,6 +25,12 @@ type Config struct {
 	// Policy is how those threads wait; Waiters and Cores as in spin.Options.
 	Policy         spin.Policy
 	Waiters, Cores int
+
+	// ConnectTimeout bounds the attempts to reach another process. Default 30 s.
+	ConnectTimeout time.Duration
+	// Lost is told when what a rank of this process has posted can't be sent to
+	// peer any more: the rank may have returned from its call, and peer may wait.
+	Lost func(rank, peer int, cause error)
 
 	// Account counts processor time, Labels shows whose the threads are in
 	// profiles.

@@ -6,7 +6,7 @@ import (
 
 // lookout watches sockets for blocks that sleep and would drive their stations
 // themselves. Its goroutine sleeps, in epoll, for as long as nothing happens; it is
-// started by the first block that sleeps.
+// started by the first block that sleeps. Sockets are closed after it.
 type lookout struct {
 	mu       sync.Mutex
 	poller   *poller
@@ -64,16 +64,6 @@ func (l *lookout) run() {
 			}
 		}
 		l.mu.Unlock()
-	}
-}
-
-// forget must come before fd is closed.
-func (l *lookout) forget(fd int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.poller != nil && !l.closed {
-		_ = l.poller.interest(fd, false, false)
-		delete(l.stations, fd)
 	}
 }
 

@@ -13,11 +13,12 @@ import (
 //
 // The station's lock guards everything here.
 type sender struct {
-	link    transport.Link
-	haul    *transport.Haul
-	out     *transport.Outbound
-	bundle  *bundle // nil until connected
-	failure error   // why nothing more will go out
+	transport *Transport
+	link      transport.Link
+	haul      *transport.Haul
+	out       *transport.Outbound
+	bundle    *bundle // nil until connected
+	failure   error   // why nothing more will go out
 
 	// The post under way.
 	post    *transport.Post
@@ -37,6 +38,16 @@ const smallBytes = 1000
 
 // most is how many frames one pass takes before the other links get their turn.
 const most = 4
+
+// fail ends the link.
+func (s *sender) fail(err error) {
+	if s.failure == nil {
+		pending := s.pending()
+		if s.failure = err; pending {
+			s.transport.lost(s.link, err)
+		}
+	}
+}
 
 // pending reports whether the block has posted something that is not done.
 func (s *sender) pending() bool {
@@ -101,7 +112,7 @@ func (s *sender) transmit() (moved, done bool) {
 	for total := frameBytes + len(payload); s.sent < total; {
 		n, err := s.bundle.main.write(s.rest(payload))
 		if err != nil {
-			s.failure = err
+			s.fail(err)
 			return moved, false
 		}
 		s.blocked = n == 0
@@ -114,7 +125,7 @@ func (s *sender) transmit() (moved, done bool) {
 	if s.striped {
 		finished, err := s.bundle.advanceWrite()
 		if err != nil {
-			s.failure = err
+			s.fail(err)
 		}
 		return moved || finished, finished && err == nil
 	}

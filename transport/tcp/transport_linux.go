@@ -61,6 +61,9 @@ func New(c Config) (*Transport, error) {
 		proxies:   make(map[int]*proxy),
 		arrived:   make(map[transport.Link]*bundle),
 	}
+	if t.config.ConnectTimeout == 0 {
+		t.config.ConnectTimeout = 30 * time.Second
+	}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	if err := c.Port.Serve(c.Name, t.arrive); err != nil {
 		t.cancel()
@@ -127,7 +130,7 @@ func (t *Transport) connect(l transport.Link, end transport.End) (*transport.Con
 	c := transport.NewHauledConn(memory, haul)
 	t.ends[key] = c
 	if end == transport.Producer {
-		t.addSender(s, &sender{link: l, haul: haul, out: transport.NewOutbound(c)})
+		t.addSender(s, &sender{transport: t, link: l, haul: haul, out: transport.NewOutbound(c)})
 	} else {
 		t.addReceiver(s, &receiver{link: l, haul: haul, in: transport.NewInbound(c)})
 	}
@@ -165,11 +168,14 @@ func (t *Transport) addSender(s *station, x *sender) {
 	s.senders = append(s.senders, x)
 	s.mu.Unlock()
 	t.dials.Go(func() {
-		b, err := t.config.Port.Dial(t.ctx, t.config.Addresses(x.link.To), Greeting{Communicator: t.config.Name, Link: x.link})
+		ctx, cancel := context.WithTimeout(t.ctx, t.config.ConnectTimeout)
+		defer cancel()
+		b, err := t.config.Port.Dial(ctx, t.config.Addresses(x.link.To), Greeting{Communicator: t.config.Name, Link: x.link})
 		s.mu.Lock()
 		x.bundle = b
 		if err != nil {
-			x.bundle, x.failure = nil, err
+			x.bundle = nil
+			x.fail(err)
 		}
 		s.mu.Unlock()
 		t.news(s, x.link.From)
@@ -239,6 +245,26 @@ func (t *Transport) news(s *station, rank int) {
 	}
 	s.wake()
 }
+
+// lost has it told, a little later, that what was posted on a link can't be sent: the
+// peer's own word, that it has closed or died, says more.
+func (t *Transport) lost(l transport.Link, cause error) {
+	if t.config.Lost == nil || t.ctx.Err() != nil {
+		return
+	}
+	t.dials.Go(func() {
+		timer := time.NewTimer(hearsay)
+		defer timer.Stop()
+		select {
+		case <-t.ctx.Done():
+		case <-timer.C:
+			t.config.Lost(l.From, l.To, cause)
+		}
+	})
+}
+
+// hearsay is how long that word may take.
+const hearsay = time.Second
 
 // of lists the stations of a rank.
 func (t *Transport) of(rank int) []*station {
@@ -323,10 +349,10 @@ func (t *Transport) Close() error {
 	t.mu.Unlock()
 	t.config.Port.Unserve(t.config.Name) // no arrive after this
 	t.cancel()
-	t.dials.Wait()
 	for _, p := range t.proxies {
 		p.stop()
 	}
+	t.dials.Wait() // nobody begins another
 	t.lookout.close()
 	var errs []error
 	for _, b := range t.bundles() {

@@ -122,3 +122,39 @@ func driven(end interface {
 		return end.Ready()
 	}
 }
+
+// A block that has posted and gone does not see that its peer can't be reached: the
+// communicator is told.
+func TestAPeerThatCannotBeReachedIsTold(t *testing.T) {
+	port, err := Open(PortConfig{Secret: []byte("of the job"), Loopback: true})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, port.Close()) })
+	type loss struct{ rank, peer int }
+	told := make(chan loss, 10)
+	tr, err := New(Config{
+		Port: port, Name: "all", Size: 2, Thread: true, Waiters: 2, Cores: 2,
+		Here:           func(rank int) bool { return rank == 0 },
+		Addresses:      func(int) []string { return []string{"127.0.0.1:1"} },
+		ConnectTimeout: 200 * time.Millisecond,
+		Lost: func(rank, peer int, cause error) {
+			if cause != nil {
+				told <- loss{rank, peer}
+			}
+		},
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, tr.Close()) })
+	c, err := tr.Connect(transport.Link{From: 0, To: 1, Lane: 1, Slot: 1 << 10}, transport.Producer)
+	require.NoError(t, err)
+	s := transport.NewSendEnd(c, 1)
+	s.Open()
+	s.Post(1, 0, 10)
+	s.Close()
+	select {
+	case l := <-told:
+		require.Equal(t, loss{0, 1}, l)
+	case <-time.After(waitAtMost):
+		require.Fail(t, "nobody was told")
+	}
+	tr.Drain(t.Context()) // does not wait for what can't be sent
+}
