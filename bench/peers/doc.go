@@ -32,7 +32,7 @@
 //
 // The contenders of a group, that is transport and number of ranks, take turns: A B C A B
 // C. A figure is the median over the rounds of the medians over a round's
-// batches; a ratio is the median of the ratios of each round, so that a slow hour of
+// batches; a ratio is the median of the ratios of each round, so that a slow minute of
 // the machine hits both sides of it.
 //
 // Processor time is that of all ranks, user and system, from getrusage, per operation. Where

@@ -98,7 +98,10 @@ func (d *document) head() {
 	for _, n := range d.Failures {
 		d.line("- %s failed, %s: %s", n.Contender, groupText(*n.Group), n.Text)
 	}
-	if len(d.Missing)+len(d.Failures) > 0 {
+	for _, n := range d.Unfinished {
+		d.line("- %s was %s (%s); what it had measured by then is shown, and counts.", n.Contender, n.Text, groupText(*n.Group))
+	}
+	if len(d.Missing)+len(d.Failures)+len(d.Unfinished) > 0 {
 		d.line("")
 	}
 }

@@ -28,7 +28,8 @@ func sample() *report {
 	tcp := group{overTCP, 4}
 	r.Groups = []group{machine, shm, tcp}
 	r.Missing = []note{{Contender: "mpich", Text: "not installed: no compiler and launcher (mpicc.mpich, mpiexec.mpich)"}}
-	r.Failures = []note{{"Gloo busy-poll", &tcp, "ended after 1m0s"}}
+	r.Failures = []note{{"Gloo sync", &tcp, "exit status 1: an error"}}
+	r.Unfinished = []note{{"Gloo busy-poll", &tcp, "too slow: 3 of 17 jobs in 47s"}}
 
 	// 4 bytes are slower than the peer's, 64K faster: with one buffer by a second
 	// core, with eight without.
@@ -107,6 +108,7 @@ func TestJSONHoldsEverything(t *testing.T) {
 	var back report
 	require.NoError(t, json.Unmarshal(text, &back))
 	require.Equal(t, r.Failures, back.Failures)
+	require.Equal(t, r.Unfinished, back.Unfinished)
 	require.Equal(t, r.Taking, back.Taking)
 	require.Len(t, back.Entries, len(r.Entries))
 	for i, e := range back.Entries {

@@ -164,7 +164,7 @@ func TestWhoFailsIsNamedAndNotAskedAgain(t *testing.T) {
 	require.NoError(t, err)
 	defer w.close()
 	g := group{overShm, 2}
-	m := &matches{report: newReport(o), ctx: context.Background(), errs: t.Output(), shop: w, entrants: map[group][]*contender{g: {broken}}}
+	m := &matches{report: newReport(o), ctx: context.Background(), errs: t.Output(), shop: w, entrants: map[group][]*contender{g: {broken}}, patience: basePatience}
 	m.round(0, g)
 	m.round(1, g)
 	require.Equal(t, 1, started)
@@ -172,6 +172,27 @@ func TestWhoFailsIsNamedAndNotAskedAgain(t *testing.T) {
 	require.Equal(t, "Broken", m.Failures[0].Contender)
 	require.Contains(t, m.Failures[0].Text, "exit status 3")
 	require.Contains(t, m.Failures[0].Text, "an error, the reason")
+}
+
+// What a slow contender has told before its time was over counts.
+func TestWhoTakesTooLongIsEnded(t *testing.T) {
+	slow := &contender{
+		id: "slow", family: "slow", name: "Slow", build: buildNothing,
+		start: func(program, setting) (launch, func(), error) {
+			return launch{[]string{"sh", "-c", "echo result bytes=4 buffers=1 operations=1 cpu=0 wrong=0 seconds=1; exec sleep 600"}, 1, func(int) []string { return nil }}, nil, nil
+		},
+	}
+	w, err := newWorkshop(context.Background())
+	require.NoError(t, err)
+	defer w.close()
+	g := group{overShm, 2}
+	m := &matches{report: newReport(tiny(t)), ctx: context.Background(), errs: t.Output(), shop: w, entrants: map[group][]*contender{g: {slow}}, patience: 2 * time.Second}
+	m.round(0, g)
+	require.Empty(t, m.Failures)
+	require.Len(t, m.Unfinished, 1)
+	require.Contains(t, m.Unfinished[0].Text, "too slow: 1 of 4 jobs")
+	require.Equal(t, []float64{1, 0}, m.times(g, "slow", job{4, 1}))
+	require.Empty(t, m.entrants[g])
 }
 
 func TestAnInterruptedRunLeavesNothing(t *testing.T) {

@@ -10,23 +10,24 @@ import (
 
 // report is everything that a run has found out.
 type report struct {
-	Command   string        `json:"command"`
-	Started   time.Time     `json:"started"`
-	Machine   string        `json:"machine"`
-	Cores     []int         `json:"cores"`
-	Pool      int           `json:"pool_bytes"`
-	Rounds    int           `json:"rounds"`
-	Seconds   float64       `json:"seconds"`
-	Statistic string        `json:"statistic"`
-	Foreign   float64       `json:"foreign_cores"` // cores that others kept busy, -1 if not known
-	Took      time.Duration `json:"took_ns"`
-	Sizes     []int         `json:"sizes"`
-	Buffers   []string      `json:"buffers"`
-	Groups    []group       `json:"groups"`
-	Missing   []note        `json:"missing"`
-	Failures  []note        `json:"failures"`
-	Taking    []taking      `json:"contenders"`
-	Entries   []*entry      `json:"entries"`
+	Command    string        `json:"command"`
+	Started    time.Time     `json:"started"`
+	Machine    string        `json:"machine"`
+	Cores      []int         `json:"cores"`
+	Pool       int           `json:"pool_bytes"`
+	Rounds     int           `json:"rounds"`
+	Seconds    float64       `json:"seconds"`
+	Statistic  string        `json:"statistic"`
+	Foreign    float64       `json:"foreign_cores"` // cores that others kept busy, -1 if not known
+	Took       time.Duration `json:"took_ns"`
+	Sizes      []int         `json:"sizes"`
+	Buffers    []string      `json:"buffers"`
+	Groups     []group       `json:"groups"`
+	Missing    []note        `json:"missing"`
+	Failures   []note        `json:"failures"`
+	Unfinished []note        `json:"unfinished"` // their time was over
+	Taking     []taking      `json:"contenders"`
+	Entries    []*entry      `json:"entries"`
 
 	options options
 	byPlace map[place]*entry
@@ -66,7 +67,7 @@ func newReport(o options) *report {
 	r := &report{
 		Started: time.Now(), Machine: machineText(len(o.cores)), Cores: o.cores, Pool: o.pool, Rounds: o.rounds, Seconds: o.seconds,
 		Statistic: o.statistic, Foreign: -1, Sizes: o.sizes, Buffers: o.buffers,
-		Missing: []note{}, Failures: []note{}, options: o, byPlace: make(map[place]*entry),
+		Missing: []note{}, Failures: []note{}, Unfinished: []note{}, options: o, byPlace: make(map[place]*entry),
 	}
 	r.Command = commandLine(append([]string{"go", "run", "./bench/peers"}, o.args...))
 	return r

@@ -29,6 +29,7 @@ type matches struct {
 	bar      *bar
 	entrants map[group][]*contender
 	groups   []group // of entrants, in order
+	patience time.Duration
 }
 
 // run does everything that o asks for. It fails only where there is nothing to report.
@@ -38,7 +39,7 @@ func run(ctx context.Context, o options, errs io.Writer) (*report, error) {
 		return nil, err
 	}
 	defer shop.close()
-	m := &matches{report: newReport(o), ctx: ctx, errs: errs, shop: shop, entrants: make(map[group][]*contender)}
+	m := &matches{report: newReport(o), ctx: ctx, errs: errs, shop: shop, entrants: make(map[group][]*contender), patience: basePatience}
 	m.enter()
 	if len(m.groups) == 0 {
 		return nil, errors.New("nobody takes part: " + m.reasons())
@@ -97,7 +98,7 @@ func (m *matches) enter() {
 
 func (m *matches) reasons() string {
 	var all []string
-	for _, n := range slices.Concat(m.Missing, m.Failures) {
+	for _, n := range slices.Concat(m.Missing, m.Failures, m.Unfinished) {
 		all = append(all, n.Contender+": "+n.Text)
 	}
 	return strings.Join(all, "; ")
@@ -122,8 +123,22 @@ func (m *matches) steps(groups []group) int {
 	return n
 }
 
-// round lets the contenders of a group run, one after the other. Who fails is not
-// asked again.
+// errSlow is wrapped where a contender's time was over before its jobs were.
+var errSlow = errors.New("too slow")
+
+// basePatience is for what contenders do before and after their jobs, on a machine that
+// others use, too.
+const basePatience = 30 * time.Second
+
+// patience is how long a contender may take for its jobs. They may take longer than
+// their time: where ranks outnumber processors and a library waits by polling, one
+// operation takes several time slices.
+func (s setting) patience(base time.Duration) time.Duration {
+	return base + time.Duration(10*float64(len(s.jobs))*s.seconds*float64(time.Second))
+}
+
+// round lets the contenders of a group run, one after the other. Who fails, or takes too
+// long, is not asked again; what it has measured counts.
 func (m *matches) round(round int, g group) {
 	m.entrants[g] = slices.DeleteFunc(m.entrants[g], func(c *contender) bool {
 		if m.ctx.Err() != nil {
@@ -135,7 +150,11 @@ func (m *matches) round(round int, g group) {
 		if err == nil || m.ctx.Err() != nil {
 			return false
 		}
-		m.Failures = append(m.Failures, note{c.name, &g, err.Error()})
+		if n := (note{c.name, &g, err.Error()}); errors.Is(err, errSlow) {
+			m.Unfinished = append(m.Unfinished, n)
+		} else {
+			m.Failures = append(m.Failures, n)
+		}
 		m.bar.finish()
 		fmt.Fprintf(m.errs, "peers: %s, %s: %v\n", c.name, groupText(g), err)
 		return true
@@ -161,17 +180,14 @@ func (m *matches) contest(c *contender, g group) ([]result, error) {
 	if cleanup != nil {
 		defer cleanup()
 	}
-	// Jobs may take longer than their time: one operation of a library whose
-	// ranks wait for each other's time slices can take a second.
-	patience := time.Minute + time.Duration(float64(len(s.jobs))*s.seconds*30*float64(time.Second))
-	ctx, cancel := context.WithTimeout(m.ctx, patience)
+	ctx, cancel := context.WithTimeout(m.ctx, s.patience(m.patience))
 	defer cancel()
 	heard := &listener{heard: m.bar.add}
 	failure := m.launch(ctx, l, s.jobs, heard)
 	m.take(taking{group: g, Contender: c.id, About: heard.about, Command: l.text(s.scratch)})
 	results, err := heard.told(s.jobs)
-	if ctx.Err() != nil {
-		return results, fmt.Errorf("ended after %v", patience)
+	if ctx.Err() != nil && err != nil {
+		return results, fmt.Errorf("%w: %d of %d jobs in %v", errSlow, len(results), len(s.jobs), s.patience(m.patience))
 	}
 	return results, errors.Join(failure, err)
 }
