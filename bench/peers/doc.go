@@ -5,6 +5,7 @@
 //	go run ./bench/peers -quick                    # a first look
 //	go run ./bench/peers -peers openmpi,gollective -transports shm -ranks 2 -sizes 4,64K
 //	go run ./bench/peers -md docs/performance.md -J performance.json
+//	go run ./bench/peers -from performance.json -statistic least   # the same figures, read otherwise
 //
 // It installs nothing. The peers' programs are in c/; they are built in a
 // temporary directory with the compilers of the path, and what is missing is named

@@ -38,7 +38,12 @@ func compare(ctx context.Context, args []string) int {
 	case err != nil:
 		return statusUsage
 	}
-	r, err := run(ctx, o, os.Stderr)
+	var r *report
+	if o.from != "" {
+		r, err = readReport(o)
+	} else {
+		r, err = run(ctx, o, os.Stderr)
+	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "peers: %v\n", err)
 		return statusFailed

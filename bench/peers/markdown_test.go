@@ -122,6 +122,26 @@ func TestJSONHoldsEverything(t *testing.T) {
 	markdown, err := os.ReadFile(r.options.markdown)
 	require.NoError(t, err)
 	require.Equal(t, r.markdown(), string(markdown))
+
+	again, err := readReport(options{from: r.options.json, statistic: ofMedian})
+	require.NoError(t, err)
+	require.Equal(t, string(markdown), again.markdown(), "a report that was read is the same")
+	again, err = readReport(options{from: r.options.json, statistic: ofLeast})
+	require.NoError(t, err)
+	require.Contains(t, again.markdown(), "best batch of a round")
+}
+
+func TestReportsThatAreNoneAreRefused(t *testing.T) {
+	for _, text := range []string{
+		"", "{}", "[]", `{"rounds": 2, "entries": [{"rounds": [null]}]}`, `{"rounds": 1, "entries": null}`,
+	} {
+		name := filepath.Join(t.TempDir(), "report.json")
+		require.NoError(t, os.WriteFile(name, []byte(text), 0o644))
+		_, err := readReport(options{from: name})
+		require.ErrorContains(t, err, name)
+	}
+	_, err := readReport(options{from: filepath.Join(t.TempDir(), "none")})
+	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
 func TestDigits(t *testing.T) {

@@ -28,6 +28,7 @@ type options struct {
 	statistic  string
 	markdown   string // file names, or empty
 	json       string
+	from       string   // a report to print again
 	args       []string // the command line, for the report
 }
 
@@ -76,6 +77,7 @@ func parseOptions(args []string, errs io.Writer) (options, error) {
 	quick := flags.Bool("quick", false, "a first look: 2 rounds of 3 sizes, 0.05 s each, unless other flags say more")
 	flags.StringVar(&o.markdown, "md", "", "write the report to this file instead of standard output")
 	flags.StringVar(&o.json, "J", "", "write all figures to this file as JSON")
+	flags.StringVar(&o.from, "from", "", "measure nothing: print the report in this JSON file again, -statistic and -md apply")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"slices"
@@ -71,6 +72,31 @@ func newReport(o options) *report {
 	}
 	r.Command = commandLine(append([]string{"go", "run", "./bench/peers"}, o.args...))
 	return r
+}
+
+// readReport reads what write has written as JSON, to be written again as o says.
+func readReport(o options) (*report, error) {
+	text, err := os.ReadFile(o.from)
+	if err != nil {
+		return nil, err
+	}
+	r := &report{byPlace: make(map[place]*entry)}
+	if err := json.Unmarshal(text, r); err != nil {
+		return nil, fmt.Errorf("%s: %w", o.from, err)
+	}
+	for _, e := range r.Entries {
+		if len(e.Results) != r.Rounds {
+			return nil, fmt.Errorf("%s: %d rounds of %d", o.from, len(e.Results), r.Rounds)
+		}
+		r.byPlace[place{e.group, e.Contender, job{e.Bytes, e.BufferSet}}] = e
+	}
+	if len(r.Entries) == 0 {
+		return nil, fmt.Errorf("%s holds no figures", o.from)
+	}
+	r.Statistic = o.statistic
+	r.options = o
+	r.options.pool, r.options.sizes, r.options.buffers = r.Pool, r.Sizes, r.Buffers
+	return r, nil
 }
 
 // add enters the results of a round.
