@@ -34,7 +34,8 @@
 // The contenders of a group, that is transport and number of ranks, take turns: A B C A B
 // C. A figure is the median over the rounds of the medians over a round's
 // batches; a ratio is the median of the ratios of each round, so that a slow minute of
-// the machine hits both sides of it.
+// the machine hits both sides of it. Where others use the machine all the time,
+// -statistic least takes the best batch of all rounds instead.
 //
 // Processor time is that of all ranks, user and system, from getrusage, per operation. Where
 // a contender is faster and takes more processor time than what it is compared with,

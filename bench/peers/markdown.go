@@ -73,22 +73,30 @@ func groupText(g group) string {
 
 func title(text string) string { return strings.ToUpper(text[:1]) + text[1:] }
 
+// statistics say what a figure is and when it is marked.
+var statistics = map[string]string{
+	ofMedian: "A figure is the median over rounds of the median over a round's batches, a ratio the median of the rounds' ratios. " +
+		"A ? marks it where rounds differ by more than half.",
+	ofLeast: "A figure is the best batch of all rounds, as is right where others use the machine; a ratio compares two of these. " +
+		"A ? marks it where no second round came within half of it.",
+}
+
 // head says what was measured, where, and how far it can be trusted.
 func (d *document) head() {
 	d.line("# AllReduce, side by side\n")
 	d.line("Float32, sum, out of place. Made on %s by", d.Started.Format("2006-01-02"))
-	d.line("\n```\n%s\n```\n", d.Command)
-	d.line("on a %s, in %.0f s. The same command repeats it; see [bench/peers](../bench/peers/doc.go) for what exactly is measured.", d.Machine, d.Took.Seconds())
-	d.line("Rank i is pinned to the i-th of %d processors, modulo their number; goroutine ranks share as many. Every result was checked.\n", len(d.Cores))
-	figure := "median of the batches of"
-	if d.Statistic == ofLeast {
-		figure = "best batch of"
+	command := d.Command
+	if d.Statistic != ofMedian {
+		command += " -statistic " + d.Statistic
 	}
-	d.line("Contenders took turns: %d rounds. A figure is the median over rounds of the %s a round; a ratio is the median of the rounds' ratios.", d.Rounds, figure)
+	d.line("\n```\n%s\n```\n", command)
+	d.line("on a %s, in %.0f s. The same command repeats it, with -md FILE in a file; see [bench/peers](../bench/peers/doc.go) for what exactly is measured.", d.Machine, d.Took.Seconds())
+	d.line("Rank i is pinned to the i-th of %d processors, modulo their number; goroutine ranks share as many. Every result was checked.\n", len(d.Cores))
+	d.line("Contenders took turns: %d rounds. %s", d.Rounds, statistics[d.Statistic])
+	d.line("That is so with %d of %d figures.\n", d.doubtful, d.figures)
 	if d.Foreign >= 0 {
 		d.line("Other programs kept %.2f of the machine's cores busy meanwhile.", d.Foreign)
 	}
-	d.line("Rounds differ by more than half in %d of %d figures; these are marked with ?.\n", d.doubtful, d.figures)
 	if slices.Contains(d.Buffers, rotating) {
 		d.line("Fixed buffers are one pair in all operations; rotating buffers are up to %d pairs per rank, %s over all ranks.\n", mostBuffers, formatSize(d.Pool))
 	}
@@ -96,7 +104,7 @@ func (d *document) head() {
 		d.line("- %s did not take part: %s", n.Contender, n.Text)
 	}
 	for _, n := range d.Failures {
-		d.line("- %s failed, %s: %s", n.Contender, groupText(*n.Group), n.Text)
+		d.line("- %s failed, %s: %s", n.Contender, groupText(*n.Group), strings.ReplaceAll(n.Text, "\n", "; "))
 	}
 	for _, n := range d.Unfinished {
 		d.line("- %s was %s (%s); what it had measured by then is shown, and counts.", n.Contender, n.Text, groupText(*n.Group))
@@ -142,20 +150,29 @@ func (d *document) ratios(g group, kind string, us *contender, name string, them
 	cells := []string{groupText(g), us.name, name}
 	for _, bytes := range d.Sizes {
 		j := d.job(g, kind, bytes)
-		s, ok := ratio(d.times(g, us.id, j), d.fastest(g, them, j))
+		s, ok := ratio(d.Statistic, d.times(g, us.id, j), d.fastest(g, them, j))
 		if !ok {
 			cells = append(cells, "-")
 			continue
 		}
-		cell := d.cell(s.middle, s)
-		if len(them) == 1 && s.middle < 1 {
-			if cost, ok := ratio(d.cpu(g, us.id, j), d.cpu(g, them[0].id, j)); ok && cost.middle > 1 {
+		cell := d.cell(s.figure, s)
+		if len(them) == 1 && s.figure < 1 {
+			if cost, ok := ratio(d.Statistic, d.cpu(g, us.id, j), d.cpu(g, them[0].id, j)); ok && cost.figure > 1 {
 				cell += "†"
 			}
 		}
 		cells = append(cells, cell)
 	}
 	d.row(cells...)
+}
+
+// time is a cell with what `of` makes of a contender's time.
+func (d *document) time(g group, c *contender, j job, of func(seconds float64) float64) string {
+	s, ok := figure(d.Statistic, d.times(g, c.id, j))
+	if !ok {
+		return "-"
+	}
+	return d.cell(of(s.figure), s)
 }
 
 // cell is a figure, marked where it is doubtful.
@@ -211,13 +228,7 @@ func (d *document) timeTable(g group, kind string, all []*contender) {
 	for _, bytes := range d.Sizes {
 		cells := []string{formatSize(bytes)}
 		for _, c := range all {
-			times := positive(d.times(g, c.id, d.job(g, kind, bytes)))
-			if len(times) == 0 {
-				cells = append(cells, "-")
-				continue
-			}
-			s := spreadOf(times)
-			cells = append(cells, d.cell(s.middle*1e6, s))
+			cells = append(cells, d.time(g, c, d.job(g, kind, bytes), func(t float64) float64 { return 1e6 * t }))
 		}
 		d.row(cells...)
 	}
@@ -255,14 +266,8 @@ func (d *document) bandwidthTable(g group, kind string, all []*contender) {
 	for _, bytes := range large {
 		cells := []string{formatSize(bytes)}
 		for _, c := range all {
-			times := positive(d.times(g, c.id, d.job(g, kind, bytes)))
-			if len(times) == 0 {
-				cells = append(cells, "-")
-				continue
-			}
 			moved := float64(bytes) * 2 * float64(g.Ranks-1) / float64(g.Ranks)
-			s := spreadOf(times)
-			cells = append(cells, d.cell(moved/s.middle/1e9, s))
+			cells = append(cells, d.time(g, c, d.job(g, kind, bytes), func(t float64) float64 { return moved / t / 1e9 }))
 		}
 		d.row(cells...)
 	}
@@ -277,12 +282,12 @@ func (d *document) cpuTable(g group, kind string, all []*contender) {
 		cells := []string{formatSize(bytes)}
 		for _, c := range all {
 			j := d.job(g, kind, bytes)
-			cpu, cores := positive(d.cpu(g, c.id, j)), d.coresBusy(g, c, j)
-			if len(cpu) == 0 || cores == 0 {
+			cpu, ok := figure(d.Statistic, d.cpu(g, c.id, j))
+			if !ok {
 				cells = append(cells, "-")
 				continue
 			}
-			cells = append(cells, fmt.Sprintf("%s (%.1f)", digits(median(cpu)*1e6), cores))
+			cells = append(cells, fmt.Sprintf("%s (%.1f)", digits(cpu.figure*1e6), d.coresBusy(g, c, j)))
 		}
 		d.row(cells...)
 	}
@@ -329,10 +334,7 @@ func (d *document) machineLines() {
 	if len(pings) > 0 {
 		d.header(1, "limit", "µs")
 		for _, c := range pings {
-			if times := positive(d.times(machine, c.id, job{4, 1})); len(times) > 0 {
-				s := spreadOf(times)
-				d.row(c.name, d.cell(s.middle*1e6, s))
-			}
+			d.row(c.name, d.time(machine, c, job{4, 1}, func(t float64) float64 { return 1e6 * t }))
 		}
 		d.line("")
 	}
@@ -345,13 +347,7 @@ func (d *document) machineLines() {
 		for _, bytes := range d.Sizes {
 			cells := []string{formatSize(bytes)}
 			for _, c := range copies {
-				times := positive(d.times(machine, c.id, d.job(machine, kind, bytes)))
-				if len(times) == 0 {
-					cells = append(cells, "-")
-					continue
-				}
-				s := spreadOf(times)
-				cells = append(cells, d.cell(float64(bytes)/s.middle/1e9, s))
+				cells = append(cells, d.time(machine, c, d.job(machine, kind, bytes), func(t float64) float64 { return float64(bytes) / t / 1e9 }))
 			}
 			d.row(cells...)
 		}

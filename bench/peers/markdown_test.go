@@ -17,7 +17,7 @@ var update = flag.Bool("update", false, "write the golden files")
 func sample() *report {
 	o := options{
 		sizes: []int{4, 64 << 10}, buffers: []string{fixed, rotating}, pool: 1 << 20, rounds: 2, seconds: 0.2, cores: []int{0, 1},
-		statistic: ofMedian, args: []string{"-sizes", "4,64K", "-md", "a file.md"},
+		statistic: ofMedian, args: []string{"-sizes", "4,64K", "-cores", "0, 1"},
 	}
 	r := newReport(o)
 	r.Started = time.Date(2025, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -78,9 +78,9 @@ func TestFiguresOfAReport(t *testing.T) {
 	shm := group{overShm, 2}
 	j := r.job(shm, fixed, 4)
 	require.InDeltaSlice(t, []float64{0.15e-6, 0.3e-6}, r.times(shm, "openmpi", j), 1e-12, "the slow batches are outliers")
-	s, ok := ratio(r.times(shm, "gollective-processes", j), r.times(shm, "openmpi", j))
+	s, ok := ratio(ofMedian, r.times(shm, "gollective-processes", j), r.times(shm, "openmpi", j))
 	require.True(t, ok)
-	require.InDelta(t, 4.0/3, s.middle, 1e-9)
+	require.InDelta(t, 4.0/3, s.figure, 1e-9)
 	require.False(t, s.doubtful(), "both sides drift alike")
 	require.Nil(t, r.times(shm, "mpich", j))
 	require.Equal(t, "one-shot", r.variant(shm, "ideal", j))
@@ -128,7 +128,7 @@ func TestJSONHoldsEverything(t *testing.T) {
 	require.Equal(t, string(markdown), again.markdown(), "a report that was read is the same")
 	again, err = readReport(options{from: r.options.json, statistic: ofLeast})
 	require.NoError(t, err)
-	require.Contains(t, again.markdown(), "best batch of a round")
+	require.Contains(t, again.markdown(), "best batch of all rounds")
 }
 
 func TestReportsThatAreNoneAreRefused(t *testing.T) {

@@ -29,7 +29,7 @@ type options struct {
 	markdown   string // file names, or empty
 	json       string
 	from       string   // a report to print again
-	args       []string // the command line, for the report
+	args       []string // flags that decide what is measured, for the report
 }
 
 // The two transports.
@@ -44,7 +44,7 @@ const (
 	rotating = "rotating"
 )
 
-// What a round's figure is.
+// What a figure is.
 const (
 	ofMedian = "median"
 	ofLeast  = "least"
@@ -57,7 +57,7 @@ const mostBuffers = 1024
 // parseOptions reads the command line. It returns flag.ErrHelp, or an error about
 // the user's mistake, which it has printed.
 func parseOptions(args []string, errs io.Writer) (options, error) {
-	o := options{args: args}
+	var o options
 	flags := flag.NewFlagSet("peers", flag.ContinueOnError)
 	flags.SetOutput(errs)
 	flags.Usage = func() {
@@ -73,7 +73,7 @@ func parseOptions(args []string, errs io.Writer) (options, error) {
 	seconds := flags.Float64("seconds", 0.2, "time for a size in a round, over both kinds of buffers")
 	cores := flags.String("cores", "", "the processors to use, as in 0-3,8 (default all that this process may use)")
 	pool := flags.String("pool", "", "bytes that rotating buffers take, over all ranks (default twice the last-level cache)")
-	flags.StringVar(&o.statistic, "statistic", ofMedian, "a round's figure: the median of its batches, or, where others use the machine, the least")
+	flags.StringVar(&o.statistic, "statistic", ofMedian, "a figure: median, over batches and rounds, or, where others use the machine, least")
 	quick := flags.Bool("quick", false, "a first look: 2 rounds of 3 sizes, 0.05 s each, unless other flags say more")
 	flags.StringVar(&o.markdown, "md", "", "write the report to this file instead of standard output")
 	flags.StringVar(&o.json, "J", "", "write all figures to this file as JSON")
@@ -81,6 +81,15 @@ func parseOptions(args []string, errs io.Writer) (options, error) {
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
+	flags.Visit(func(f *flag.Flag) {
+		switch f.Name {
+		case "quick":
+			o.args = append(o.args, "-quick")
+		case "md", "J", "from", "statistic": // can be had later
+		default:
+			o.args = append(o.args, "-"+f.Name, f.Value.String())
+		}
+	})
 	o.rounds, o.seconds = *rounds, *seconds
 	if *quick {
 		given := make(map[string]bool)

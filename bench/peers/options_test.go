@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"flag"
 	"io"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -37,6 +38,8 @@ func TestFlagsSelect(t *testing.T) {
 	require.Equal(t, []int{4, 64 << 10, 1 << 20}, o.sizes, "in order, each once")
 	require.Equal(t, 1<<20, o.pool)
 	require.Equal(t, "x.json", o.json)
+	require.Equal(t, "-buffers rotating -peers gloo,openmpi,copy -pool 1M -ranks 3 -sizes 1M,4,4,64k -transports tcp", strings.Join(o.args, " "),
+		"what the report says how to repeat it: no more than decides what is measured")
 	require.Equal(t, "x.md", o.markdown)
 	var selected []string
 	for i := range contenders {

@@ -189,7 +189,10 @@ func (m *matches) contest(c *contender, g group) ([]result, error) {
 	if ctx.Err() != nil && err != nil {
 		return results, fmt.Errorf("%w: %d of %d jobs in %v", errSlow, len(results), len(s.jobs), s.patience(m.patience))
 	}
-	return results, errors.Join(failure, err)
+	if failure != nil {
+		err = failure
+	}
+	return results, err
 }
 
 // launch runs the processes to their end.

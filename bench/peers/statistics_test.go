@@ -56,7 +56,7 @@ func TestRatiosAreMadeRoundByRound(t *testing.T) {
 		want spread
 		ok   bool
 	}{
-		// The medians alone would give 2/2.
+		// The medians alone would give 2/4, too; the range would be 1/8 to 2.
 		{"a machine that slows down", []float64{1, 2, 4}, []float64{2, 4, 8}, spread{0.5, 0.5, 0.5}, true},
 		{"rounds that differ", []float64{1, 1, 1}, []float64{1, 2, 4}, spread{0.5, 0.25, 1}, true},
 		{"rounds without a figure count for nothing", []float64{1, 0, 3}, []float64{2, 2, 0}, spread{0.5, 0.5, 0.5}, true},
@@ -65,15 +65,49 @@ func TestRatiosAreMadeRoundByRound(t *testing.T) {
 		{"nothing", nil, nil, spread{}, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, ok := ratio(tc.a, tc.b)
+			got, ok := ratio(ofMedian, tc.a, tc.b)
 			require.Equal(t, tc.ok, ok)
 			require.Equal(t, tc.want, got)
 		})
 	}
 }
 
+func TestTheLeastIsBelievedWhenASecondRoundComesClose(t *testing.T) {
+	s, ok := figure(ofLeast, []float64{90, 0, 10, 12, 500})
+	require.True(t, ok)
+	require.Equal(t, spread{10, 10, 12}, s)
+	require.False(t, s.doubtful())
+
+	s, ok = figure(ofLeast, []float64{90, 10, 500})
+	require.True(t, ok)
+	require.True(t, s.doubtful())
+
+	s, ok = figure(ofLeast, []float64{7})
+	require.True(t, ok)
+	require.Equal(t, spread{7, 7, 7}, s)
+
+	// Each has its own best round.
+	s, ok = ratio(ofLeast, []float64{4, 100, 5}, []float64{900, 8, 10})
+	require.True(t, ok)
+	require.Equal(t, spread{0.5, 0.4, 0.625}, s)
+	_, ok = ratio(ofLeast, []float64{4}, []float64{0})
+	require.False(t, ok)
+	_, ok = figure(ofLeast, nil)
+	require.False(t, ok)
+}
+
 func TestRoundsThatDifferByMoreThanHalfAreDoubtful(t *testing.T) {
-	require.False(t, spreadOf([]float64{2, 3}).doubtful())
-	require.True(t, spreadOf([]float64{2, 3.01}).doubtful())
-	require.False(t, spreadOf([]float64{5}).doubtful())
+	for _, tc := range []struct {
+		rounds   []float64
+		doubtful bool
+	}{
+		{[]float64{2, 3}, false},
+		{[]float64{2, 3.01}, true},
+		{[]float64{5}, false},
+		{[]float64{2, 2, 2, 4}, true},
+	} {
+		s, ok := figure(ofMedian, tc.rounds)
+		require.True(t, ok)
+		require.Equal(t, tc.doubtful, s.doubtful(), tc.rounds)
+	}
 }
