@@ -100,7 +100,8 @@ type Config struct {
 	SocketThreads, SocketsPerThread int
 
 	// SocketBuffer is the size of the system's buffers of a socket in bytes.
-	// Default 0: the system adapts it. Variable: GOLLECTIVE_SOCKET_BUFFER.
+	// Default 0: the system adapts it; else at least 4096. Variable:
+	// GOLLECTIVE_SOCKET_BUFFER.
 	SocketBuffer int
 
 	// SocketRate bounds what a socket sends, in bytes per second, so that one

@@ -141,7 +141,7 @@ func TestABadValueIsNamedTogetherWithWhatIsAccepted(t *testing.T) {
 		{"SOCKET_NTHREADS", "17", "0 to 16"},
 		{"NSOCKS_PERTHREAD", "65", "0 to 64"},
 		{"SOCKET_RATE", "fast", "whole numbers"},
-		{"SOCKET_BUFFER", "-1", "0 to"},
+		{"SOCKET_BUFFER", "-1", "4096 to"},
 		{"PEER_TIMEOUT", "10ms", "1s and more"},
 		{"TLS", "yes", "off, job and files"},
 		{"TLS", "files", "TLSCert, TLSKey and TLSCA"},

@@ -207,7 +207,7 @@ func (c Config) describe(world launch.World, id bootstrap.ID, ranks int, depot *
 	local := world.LocalSize == world.Size && c.HostID == ""
 	if c.Transport == "tcp" || c.Transport != "shm" && !local {
 		port, err = c.port(id.Secret(), func(p *tcp.PortConfig) {
-			p.Loopback = local
+			p.Loopback = local || loopback(id)
 			p.Routed = routed(id)
 		})
 		if err != nil {
@@ -217,6 +217,20 @@ func (c Config) describe(world launch.World, id bootstrap.ID, ranks int, depot *
 	}
 	text, err = json.Marshal(d)
 	return text, port, err
+}
+
+// loopback reports whether the root is reached at loopback addresses only.
+func loopback(id bootstrap.ID) bool {
+	for _, target := range id.Addrs() {
+		host, _, err := net.SplitHostPort(target)
+		if err != nil {
+			continue // a unix socket
+		}
+		if ip, err := netip.ParseAddr(host); err != nil || !ip.IsLoopback() {
+			return false
+		}
+	}
+	return true
 }
 
 // routed is this host's address from which the root is reached, the zero value on the

@@ -462,7 +462,10 @@ func (p *process) Connect(l transport.Link, end transport.End) (*transport.Conn,
 func (p *process) Carries() bool { return p.remote != nil }
 
 // Broken implements transport.Carrier.
-func (p *process) Broken(rank, peer int) error { return p.remote.Broken(rank, peer) }
+func (p *process) Broken(rank, peer int, left bool) error { return p.remote.Broken(rank, peer, left) }
+
+// Leave implements transport.Carrier.
+func (p *process) Leave(rank int, failed <-chan struct{}) { p.remote.Leave(rank, failed) }
 
 // Abandon implements transport.Carrier.
 func (p *process) Abandon(rank int) { p.remote.Abandon(rank) }

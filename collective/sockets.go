@@ -35,7 +35,9 @@ func (c *Config) socketDefaults(fill func(name string, field *int, def, least, m
 	if n := c.SocketThreads * c.SocketsPerThread; n > mostSockets && c.SocketThreads <= mostSocketThreads && c.SocketsPerThread <= mostSockets {
 		refuse("SocketsPerThread", c.SocketsPerThread, fmt.Sprintf("up to %d with %d threads", mostSockets/c.SocketThreads, c.SocketThreads))
 	}
-	fill("SocketBuffer", &c.SocketBuffer, 0, 0, 1<<30)
+	if c.SocketBuffer != 0 {
+		fill("SocketBuffer", &c.SocketBuffer, 0, leastSocketBuffer, 1<<30)
+	}
 	fill("SocketRate", &c.SocketRate, 0, 0, 1<<40)
 	switch {
 	case c.PeerTimeout == 0:
@@ -73,6 +75,9 @@ func (c Config) tls(secret []byte) (*tls.Config, error) {
 	}
 	return nil, nil
 }
+
+// leastSocketBuffer holds a head and a little.
+const leastSocketBuffer = 4096
 
 // threaded says whether proxies are threads where ranks of this host share cores
 // processors.

@@ -344,3 +344,49 @@ func TestAccountsOfSocketsTellRolesApart(t *testing.T) {
 		})
 	}
 }
+
+// Messages with a rank that has closed can't be exchanged any more, but for what it
+// had sent.
+func TestMessagesOfARankThatHasClosedEndOverSockets(t *testing.T) {
+	const large = 10_000_000
+	send := func(c *collective.Comm, n, to int) error {
+		return collective.Send(context.Background(), c, make([]int32, n), to)
+	}
+	recv := func(c *collective.Comm, n, from int) error {
+		return collective.Recv(context.Background(), c, make([]int32, n), from)
+	}
+	for name, play := range map[string]struct{ closes, stays func(*collective.Comm) error }{
+		"nothing was sent": {func(*collective.Comm) error { return nil }, func(c *collective.Comm) error { return recv(c, 10, 1) }},
+		"something was sent": {func(c *collective.Comm) error { return send(c, 10, 0) }, func(c *collective.Comm) error {
+			if err := recv(c, 10, 1); err != nil {
+				return fmt.Errorf("what was sent: %w", err)
+			}
+			return recv(c, 10, 1)
+		}},
+		"nobody receives": {func(*collective.Comm) error { return nil }, func(c *collective.Comm) error { return send(c, large, 1) }},
+	} {
+		for _, proxy := range []string{"thread", "inline"} {
+			t.Run(name+", "+proxy, func(t *testing.T) {
+				t.Parallel()
+				comms := ranksOf(t, 3, collective.Config{Transport: "tcp", Proxy: proxy})
+				errs := onRanks(t, comms, func(c *collective.Comm) error {
+					switch c.Rank() {
+					case 0:
+						return play.stays(c)
+					case 1:
+						if err := play.closes(c); err != nil {
+							return err
+						}
+						return c.Close()
+					}
+					return nil
+				})
+				require.NoError(t, errs[1])
+				var closed *collective.PeerClosedError
+				require.ErrorAs(t, errs[0], &closed)
+				require.Equal(t, 1, closed.PeerRank)
+				require.NotContains(t, errs[0].Error(), "what was sent")
+			})
+		}
+	}
+}

@@ -64,10 +64,15 @@ const (
 type Carrier interface {
 	Transport
 	Carries() bool
-	// Broken is why nothing more will move between rank and peer in this
-	// communicator, for the waiting rank to look at now and then; nil while it
-	// may.
-	Broken(rank, peer int) error
+	// Broken is why something that rank waits for will not move between it and
+	// peer any more, for the waiting rank to look at now and then; nil while it
+	// may. That peer has left the communicator, Leave included, says that what has
+	// no connection so far will have none.
+	Broken(rank, peer int, left bool) error
+	// Leave is the end of rank's part: it waits until what rank has posted is on
+	// its way, can't be any more, or failed is closed, and has its peers find the
+	// end behind it.
+	Leave(rank int, failed <-chan struct{})
 	// Abandon ends what goes on for rank after a failure: no buffer that its
 	// calls lent is looked at any more when it returns.
 	Abandon(rank int)

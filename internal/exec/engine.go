@@ -161,6 +161,9 @@ func (e *Engine) Close() {
 	}
 	e.blocksMu.Unlock()
 	e.goroutines.Wait()
+	if e.carrier != nil {
+		e.carrier.Leave(e.rank, e.ledger.Failed())
+	}
 	e.ledger.Close(e.rank)
 }
 
@@ -247,16 +250,16 @@ type worker struct {
 	channel int
 	any     anyTransfer
 
-	active       []*transfer // of the point-to-point call in progress
-	moving       *transfer   // the one of them whose chunk has begun to move
-	published    bool        // a ledger.Waiting of this worker is in the ledger
-	publishedAs  int         // its channel there
-	publishedIn  uint64      // the wait that it is about
-	suspects     suspicion
-	suspectedIn  uint64 // the wait that they were seen in
-	waitingIn    uint64 // the wait that waitingSince is about
-	waitingSince time.Time
-	brokenSince  time.Time // when the connection waited for was first seen to have ended
+	active         []*transfer // of the point-to-point call in progress
+	moving         *transfer   // the one of them whose chunk has begun to move
+	published      bool        // a ledger.Waiting of this worker is in the ledger
+	publishedAs    int         // its channel there
+	publishedIn    uint64      // the wait that it is about
+	suspects       suspicion
+	suspectedIn    uint64 // the wait that they were seen in
+	waitingIn      uint64 // the wait that waitingSince is about
+	waitingSince   time.Time
+	suspectedPeers map[int]time.Time // peers that have closed, or whose connection has ended, since
 }
 
 func (e *Engine) newWorker() *worker {

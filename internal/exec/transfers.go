@@ -28,6 +28,7 @@ type transfer struct {
 	*plan.Transfer
 	channel int
 	pair    *pair
+	carried bool             // a proxy is between the peer and this rank
 	opener  proto.Primitives // the opening LL slot; nil if pipe is LL or another part opens
 	pipe    proto.Primitives
 	after   *transfer // the transfer on the same FIFOs that must end first
@@ -80,6 +81,7 @@ func (e *Engine) messagePipe(c *channel, t *transfer, protocol plan.Protocol) (p
 			return nil, err
 		}
 		c.adopt(end.Service())
+		t.carried = end.Carried()
 		to = []*transport.SendEnd{end}
 	} else {
 		end, err := e.recvEnd(t.Peer, t.channel, transport.PointToPoint, protocol, payload)
@@ -87,6 +89,7 @@ func (e *Engine) messagePipe(c *channel, t *transfer, protocol plan.Protocol) (p
 			return nil, err
 		}
 		c.adopt(end.Service())
+		t.carried = end.Carried()
 		from = []*transport.RecvEnd{end}
 	}
 	if protocol == plan.LL {

@@ -49,11 +49,12 @@ func newStorm(t *testing.T) *storm {
 	return s
 }
 
-func (shore) Name() string          { return "storm" }
-func (shore) OrderedStores() bool   { return false }
-func (shore) Carries() bool         { return true }
-func (shore) Broken(int, int) error { return nil }
-func (shore) Abandon(int)           {}
+func (shore) Name() string                { return "storm" }
+func (shore) OrderedStores() bool         { return false }
+func (shore) Carries() bool               { return true }
+func (shore) Broken(int, int, bool) error { return nil }
+func (shore) Leave(int, <-chan struct{})  {}
+func (shore) Abandon(int)                 {}
 
 func (s shore) Connect(link transport.Link, _ transport.End) (*transport.Conn, error) {
 	s.mu.Lock()

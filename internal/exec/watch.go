@@ -9,6 +9,7 @@ import (
 	"github.com/gollective/gollective/internal/fault"
 	"github.com/gollective/gollective/internal/spin"
 	"github.com/gollective/gollective/proto"
+	"github.com/gollective/gollective/transport"
 )
 
 // This file answers the question why a wait should end without what it waits
@@ -63,26 +64,58 @@ func (w *worker) waitsLong() bool {
 // after the connection to it has ended.
 const hearsay = time.Second
 
-// brokenPeer reports a wait for a peer to which the connection has ended. The
-// peer's own word comes another way, and may come a little later: it says more.
+// brokenPeer reports a wait for a peer that will not move any more: it has closed,
+// or the connection to it has ended. What a peer has sent before it closed may still be
+// under way; the end of its connection, or that there is none, shows that it is not.
 func (w *worker) brokenPeer(c spin.Condition) error {
-	peer := c.Peer()
-	broken := w.engine.carrier.Broken(w.engine.rank, peer)
-	if broken == nil {
-		w.brokenSince = time.Time{}
-		return nil
+	if len(w.active) == 0 {
+		_, sends := c.(*transport.SendEnd)
+		return w.brokenWay(c.Peer(), sends, w.callText())
 	}
-	switch {
-	case w.engine.ledger.Closed(peer):
-		return &fault.PeerClosed{
-			Sequence: w.work.sequence, Rank: w.engine.rank, Call: w.callText(), PeerRank: peer,
+	for _, t := range w.active {
+		// Looked at before the FIFO: in memory, what the peer sent before it closed
+		// is there to be taken.
+		closed := w.engine.ledger.Closed(t.Peer)
+		if !t.blocked() && !t.next().Ready() {
+			if err := w.brokenWay(t.Peer, t.Send || closed && !t.carried, w.work.call(t.Call).Spec.String()); err != nil {
+				return err
+			}
 		}
-	case w.brokenSince.IsZero():
-		w.brokenSince = time.Now()
-	case time.Since(w.brokenSince) > hearsay:
-		return &fault.PeerLost{Rank: peer, Cause: broken}
 	}
 	return nil
+}
+
+// brokenWay is brokenPeer for one peer. stuck says that nothing will move after it has
+// closed, whatever the connection does: this rank sends, or a FIFO in memory is empty.
+// The latest sign of movement may take a moment to be seen.
+func (w *worker) brokenWay(peer int, stuck bool, call string) error {
+	e := w.engine
+	closed := e.ledger.Closed(peer)
+	settled := closed && w.suspectSince(peer) > hearsay
+	broken := e.carrier.Broken(e.rank, peer, settled)
+	switch {
+	case closed && (broken != nil || stuck && settled):
+		return &fault.PeerClosed{Sequence: w.work.sequence, Rank: e.rank, Call: call, PeerRank: peer}
+	case broken != nil && w.suspectSince(peer) > hearsay:
+		return &fault.PeerLost{Rank: peer, Cause: broken}
+	case broken == nil && !closed:
+		delete(w.suspectedPeers, peer)
+	}
+	return nil
+}
+
+// suspectSince is how long ago a peer was first seen to have closed, or its connection
+// to have ended.
+func (w *worker) suspectSince(peer int) time.Duration {
+	first, known := w.suspectedPeers[peer]
+	if !known {
+		if w.suspectedPeers == nil {
+			w.suspectedPeers = make(map[int]time.Time)
+		}
+		first = time.Now()
+		w.suspectedPeers[peer] = first
+	}
+	return time.Since(first)
 }
 
 // closedPeer reports a message whose other end will never be served.
@@ -161,6 +194,35 @@ func (e *Engine) fail(w *worker, err error) error {
 	return e.ledger.Fail(err)
 }
 
+// askedFor bounds the wait for what a peer says it is in, where that comes from
+// another host.
+const askedFor = 400 * time.Millisecond
+
+// hear lets a peer that shares no memory with this rank say what it is in.
+func (e *Engine) hear(peer int, last uint64) {
+	if e.config.Publish == nil {
+		return
+	}
+	e.config.Publish(e.rank, true)
+	timer := time.NewTimer(askedFor)
+	defer timer.Stop()
+	for tick := time.NewTicker(5 * time.Millisecond); ; {
+		if _, _, _, found := e.ledger.Divergence(e.rank, peer, last); found {
+			tick.Stop()
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-timer.C:
+			tick.Stop()
+			return
+		case <-e.ledger.Failed():
+			tick.Stop()
+			return
+		}
+	}
+}
+
 // mismatch names the calls behind a slot that another operation filled.
 func (e *Engine) mismatch(w *worker, header *proto.HeaderError) error {
 	m := &fault.Mismatch{
@@ -171,6 +233,7 @@ func (e *Engine) mismatch(w *worker, header *proto.HeaderError) error {
 	// The calls may have parted earlier than now: a rank whose part of a call
 	// needed nobody is through with it.
 	last := w.work.sequence + uint64(max(len(w.work.entries)-1, 0))
+	e.hear(header.Peer, last)
 	if s, mine, theirs, found := e.ledger.Divergence(e.rank, header.Peer, last); found {
 		m.Sequence = s
 		m.Call, m.PeerCall = e.ledger.Text(e.rank, mine), e.ledger.Text(header.Peer, theirs)

@@ -60,7 +60,7 @@ func (c Counters) Useful() float64 {
 	if c.CPU <= 0 {
 		return 0
 	}
-	return float64(c.CPU-c.Waiting) / float64(c.CPU)
+	return min(max(float64(c.CPU-c.Waiting)/float64(c.CPU), 0), 1)
 }
 
 // Add adds d to c.
@@ -85,9 +85,10 @@ func (c Counters) Sub(since Counters) Counters {
 	c.Found -= since.Found
 	c.Yields -= since.Yields
 	c.Parks -= since.Parks
-	c.Wall -= since.Wall
-	c.CPU -= since.CPU
-	c.Waiting -= since.Waiting
+	// Times of roles are differences of clocks that are read at different moments.
+	c.Wall = max(c.Wall-since.Wall, 0)
+	c.CPU = max(c.CPU-since.CPU, 0)
+	c.Waiting = max(c.Waiting-since.Waiting, 0)
 	c.Bytes -= since.Bytes
 	return c
 }

@@ -140,6 +140,9 @@ func (b *bundle) look(read, write bool, interest func(fd int, read, write bool))
 	interest(b.in.event, in, false)
 }
 
+// finish has the other end find the end of the stream behind what was written.
+func (b *bundle) finish() { _ = unix.Shutdown(b.main.descriptor(), unix.SHUT_WR) }
+
 // halt ends the helpers: nothing touches a payload afterwards.
 func (b *bundle) halt() {
 	if b.crew != nil {

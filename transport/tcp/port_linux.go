@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"slices"
@@ -35,9 +36,11 @@ type Port struct {
 	// whose communicator is not served yet. Each waits for JoinTimeout at most,
 	// and all of them have at most maxWaiting sockets.
 	partial map[[16]byte]*arrival
-	ready   map[communicatorID][]*arrival
-	waiting int // sockets
-	tunnels map[*tunnel]struct{}
+	// unchosen are proven connections of which their dialler may keep another.
+	unchosen map[net.Conn]struct{}
+	ready    map[communicatorID][]*arrival
+	waiting  int // sockets
+	tunnels  map[*tunnel]struct{}
 }
 
 const (
@@ -74,7 +77,7 @@ func Open(c PortConfig) (*Port, error) {
 	p := &Port{
 		c: c, terms: t,
 		serving: make(map[communicatorID]*service),
-		partial: make(map[[16]byte]*arrival),
+		partial: make(map[[16]byte]*arrival), unchosen: make(map[net.Conn]struct{}),
 		ready:   make(map[communicatorID][]*arrival),
 		tunnels: make(map[*tunnel]struct{}),
 	}
@@ -196,6 +199,10 @@ func (a *arrival) close() {
 
 // enter takes a proven socket.
 func (p *Port) enter(conn net.Conn, body []byte) {
+	if !p.isChosen(conn) {
+		conn.Close()
+		return
+	}
 	h, _ := decodeHello(body) // the gate has seen to that
 	s, err := p.take(conn)
 	if err != nil {
@@ -218,6 +225,30 @@ func (p *Port) enter(conn net.Conn, body []byte) {
 		to.deliver(p, a)
 		to.calls.Done()
 	}
+}
+
+// chosen is the byte that a dialler sends over the one of its attempts that it keeps:
+// several may be proven, over several addresses or one after the other.
+const chosen = 0x63
+
+// isChosen waits for that byte. The far end belongs to the job: it may take its time.
+func (p *Port) isChosen(conn net.Conn) bool {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return false
+	}
+	p.unchosen[conn] = struct{}{}
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		delete(p.unchosen, conn)
+		p.mu.Unlock()
+	}()
+	conn.SetDeadline(time.Now().Add(p.c.JoinTimeout))
+	var word [1]byte
+	_, err := io.ReadFull(conn, word[:])
+	return err == nil && word[0] == chosen
 }
 
 // join puts a socket among those that belong to it. The caller holds p.mu.
@@ -355,7 +386,10 @@ func (p *Port) dialStream(ctx context.Context, addresses []string, h *hello) (st
 			return p.dialOnce(ctx, addr, body)
 		})
 		if err == nil {
-			return p.take(conn)
+			if _, err = conn.Write([]byte{chosen}); err == nil {
+				return p.take(conn)
+			}
+			conn.Close()
 		}
 		if last == nil || ctx.Err() == nil {
 			last = err
@@ -488,6 +522,9 @@ func (p *Port) Close() error {
 	}
 	clear(p.partial)
 	clear(p.ready)
+	for conn := range p.unchosen {
+		conn.Close()
+	}
 	for t := range p.tunnels {
 		t.expire()
 	}

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"errors"
 	"slices"
 	"sync"
 
@@ -119,9 +120,12 @@ func (s *station) accounts() (proxy, helper spin.Counters) {
 	return proxy, helper
 }
 
+// errNeverConnected is why nothing comes from a peer that has left.
+var errNeverConnected = errors.New("it has left without a connection")
+
 // broken is why something that rank peer is to send, or take, will not move any
-// more; nil if it may.
-func (s *station) broken(peer int) error {
+// more; nil if it may. If it has left, what has no connection will have none.
+func (s *station) broken(peer int, left bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, x := range s.senders {
@@ -130,7 +134,13 @@ func (s *station) broken(peer int) error {
 		}
 	}
 	for _, r := range s.receivers {
-		if r.link.From == peer && r.failure != nil && r.haul.InUse() && r.in.Wanted() {
+		if r.link.From != peer || !r.haul.InUse() || !r.in.Wanted() {
+			continue
+		}
+		if left && r.bundle == nil {
+			return errNeverConnected
+		}
+		if r.failure != nil {
 			return r.failure
 		}
 	}
@@ -170,6 +180,20 @@ func (s *station) wake() {
 		p.Wake()
 	}
 }
+
+// leave ends the sending side of all links: peers find the end behind what was sent.
+func (s *station) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, x := range s.senders {
+		if x.bundle != nil && x.failure == nil {
+			x.failure = errLeft
+			x.bundle.finish()
+		}
+	}
+}
+
+var errLeft = errors.New("the rank has left the communicator")
 
 // abandon ends everything that goes on: no buffer of a user's is looked at when it
 // returns.

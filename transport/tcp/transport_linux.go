@@ -280,9 +280,9 @@ func (t *Transport) of(rank int) []*station {
 }
 
 // Broken implements transport.Carrier.
-func (t *Transport) Broken(rank, peer int) error {
+func (t *Transport) Broken(rank, peer int, left bool) error {
 	for _, s := range t.of(rank) {
-		if err := s.broken(peer); err != nil {
+		if err := s.broken(peer, left); err != nil {
 			return err
 		}
 	}
@@ -312,29 +312,42 @@ func (t *Transport) Accounts(rank int) (proxy, helper spin.Counters) {
 	return proxy, helper
 }
 
-// Drain waits until everything that blocks have left behind has been handed to the
-// system, can't be any more, or ctx has ended.
-func (t *Transport) Drain(ctx context.Context) {
-	if !t.config.Thread {
-		return // nothing is left behind
-	}
-	for pause := 50 * time.Microsecond; t.pending(); pause = min(2*pause, 10*time.Millisecond) {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(pause):
-		}
+// Leave implements transport.Carrier.
+func (t *Transport) Leave(rank int, failed <-chan struct{}) {
+	ctx, cancel := context.WithTimeout(t.ctx, t.config.ConnectTimeout)
+	defer cancel()
+	all := t.of(rank)
+	t.drain(ctx, failed, all)
+	for _, s := range all {
+		s.leave()
 	}
 }
 
-func (t *Transport) pending() bool {
+// Drain waits until everything that blocks have left behind has been handed to the
+// system, can't be any more, or ctx has ended.
+func (t *Transport) Drain(ctx context.Context) {
 	t.mu.Lock()
 	var all []*station
 	for _, s := range t.stations {
 		all = append(all, s)
 	}
 	t.mu.Unlock()
-	return slices.ContainsFunc(all, (*station).pending)
+	t.drain(ctx, nil, all)
+}
+
+func (t *Transport) drain(ctx context.Context, failed <-chan struct{}, all []*station) {
+	if !t.config.Thread {
+		return // nothing is left behind
+	}
+	for pause := 50 * time.Microsecond; slices.ContainsFunc(all, (*station).pending); pause = min(2*pause, 10*time.Millisecond) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-failed:
+			return
+		case <-time.After(pause):
+		}
+	}
 }
 
 // Close ends all connections, after what was sent, and gives back the memory. No

@@ -92,12 +92,12 @@ func TestWhatWasSentArrivesAfterClose(t *testing.T) {
 				eventually(t, r.Filled(1))
 				require.EqualValues(t, i, r.Header())
 				require.EqualValues(t, i, r.Slot(1)[0])
-				require.NoError(t, p[1].Broken(1, 0))
+				require.NoError(t, p[1].Broken(1, 0, false))
 				r.Release(1)
 			}
 			// Nothing more will come.
 			require.False(t, r.Filled(1).Ready())
-			require.Eventually(t, func() bool { return !driven(r.Filled(1))() && p[1].Broken(1, 0) != nil }, waitAtMost, lookEvery)
+			require.Eventually(t, func() bool { return !driven(r.Filled(1))() && p[1].Broken(1, 0, false) != nil }, waitAtMost, lookEvery)
 		})
 	}
 }

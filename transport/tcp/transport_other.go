@@ -23,7 +23,8 @@ func New(Config) (*Transport, error) { return nil, errNotLinux }
 func (*Transport) Name() string                               { return "tcp" }
 func (*Transport) OrderedStores() bool                        { return true }
 func (*Transport) Carries() bool                              { return true }
-func (*Transport) Broken(int, int) error                      { return nil }
+func (*Transport) Broken(int, int, bool) error                { return nil }
+func (*Transport) Leave(int, <-chan struct{})                 {}
 func (*Transport) Abandon(int)                                {}
 func (*Transport) Accounts(int) (proxy, helper spin.Counters) { return }
 func (*Transport) Drain(context.Context)                      {}
