@@ -28,6 +28,7 @@ type Port struct {
 	watch     *watch
 	addresses []string
 	carrying  sync.WaitGroup // tunnels
+	dialling  chan struct{}  // holds a token for each attempt under way
 
 	mu      sync.Mutex
 	closed  bool
@@ -48,6 +49,12 @@ const (
 	defaultJoinTimeout = 60 * time.Second
 	maxWaiting         = 4096
 	maxAddresses       = 8
+
+	// mostDialling is how many sockets a process connects at once. A gate closes the
+	// oldest of handshake.MaxStrangers that it has not come to the end with, and
+	// cannot tell then whether the other side has: ranks of one process that
+	// connect to each other all at once must not be as many.
+	mostDialling = handshake.MaxStrangers / 4
 )
 
 // service is a communicator that is served.
@@ -79,7 +86,7 @@ func Open(c PortConfig) (*Port, error) {
 		serving: make(map[communicatorID]*service),
 		partial: make(map[[16]byte]*arrival), unchosen: make(map[net.Conn]struct{}),
 		ready:   make(map[communicatorID][]*arrival),
-		tunnels: make(map[*tunnel]struct{}),
+		tunnels: make(map[*tunnel]struct{}), dialling: make(chan struct{}, mostDialling),
 	}
 	l, addresses, err := address.Listen(c.place(), "data", c.Logger)
 	if err != nil {
@@ -415,6 +422,12 @@ func worthRetrying(err error) bool {
 }
 
 func (p *Port) dialOnce(ctx context.Context, addr string, body []byte) (net.Conn, error) {
+	select {
+	case p.dialling <- struct{}{}:
+		defer func() { <-p.dialling }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
 	d := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: false}}
