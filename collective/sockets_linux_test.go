@@ -38,7 +38,9 @@ func drawSetting(rng *rand.Rand, wait int, protocol plan.Protocol, proxy string)
 		}
 		s := settingOf(row, rng.Uint64())
 		s.config.Transport, s.config.Proxy = "tcp", proxy
-		s.config.SocketBuffer = []int{0, 0, 0, 4096}[rng.IntN(4)]
+		if s.Count < 2000 { // each few KiB wait for an acknowledgement
+			s.config.SocketBuffer = []int{0, 0, 0, 4096}[rng.IntN(4)]
+		}
 		if rng.IntN(4) == 0 {
 			s.config.SocketThreads, s.config.SocketsPerThread = 1+rng.IntN(2), 1+rng.IntN(3)
 		}
