@@ -136,4 +136,3 @@ func FuzzParsePortsAndInterfaces(f *testing.F) {
 		}
 	})
 }
-
