@@ -45,7 +45,7 @@ func (e *Engine) reach(peer int, link transport.Link) (*transport.Conn, error) {
 		if o.err == nil {
 			return o.conn, nil
 		}
-		return nil, e.unreachable(ctx, o.err)
+		return nil, e.unreachable(ctx, peer, o.err)
 	case <-e.ledger.Failed():
 		return nil, e.ledger.Failure()
 	case <-ctx.Done():
@@ -53,13 +53,21 @@ func (e *Engine) reach(peer int, link transport.Link) (*transport.Conn, error) {
 	}
 }
 
-// unreachable is the failure behind an error of the transport: the peer's death
-// if that comes out soon, else an abort for that reason.
-func (e *Engine) unreachable(ctx context.Context, err error) error {
+// unreachable is the failure behind an error of the transport: that the peer has
+// closed, its death if that comes out soon, else an abort for that reason.
+func (e *Engine) unreachable(ctx context.Context, peer int, err error) error {
 	abort := &fault.Abort{Rank: e.rank, Call: e.connectingText(), Cause: err}
 	var space interface{ NoSpace() bool }
 	if errors.As(err, &space) {
 		return e.ledger.Fail(abort)
+	}
+	closed := func() error {
+		return e.ledger.Fail(&fault.PeerClosed{
+			Sequence: e.ledger.Count(e.rank), Rank: e.rank, Call: e.connectingText(), PeerRank: peer,
+		})
+	}
+	if e.ledger.Closed(peer) {
+		return closed()
 	}
 	timer := time.NewTimer(grace)
 	defer timer.Stop()
@@ -67,6 +75,9 @@ func (e *Engine) unreachable(ctx context.Context, err error) error {
 	case <-e.ledger.Failed():
 	case <-ctx.Done():
 	case <-timer.C:
+	}
+	if e.ledger.Closed(peer) {
+		return closed()
 	}
 	return e.ledger.Fail(abort)
 }

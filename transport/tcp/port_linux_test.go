@@ -415,6 +415,8 @@ func TestReplaysAreStrangers(t *testing.T) {
 		io.Writer
 	}{c, io.MultiWriter(c, &sent)}, h.encode())
 	require.NoError(t, err)
+	_, err = io.MultiWriter(c, &sent).Write([]byte{chosen})
+	require.NoError(t, err)
 	require.NoError(t, came.next(t).bundle.close())
 	c.Close()
 	c, err = net.Dial("tcp", b.Addresses()[0])
