@@ -38,7 +38,7 @@ func (w *worker) Inspect(c spin.Condition) error {
 		}
 	} else {
 		// Both believe that what a peer has sent is there to be seen.
-		if err := w.closedPeer(); err != nil {
+		if err := w.closedPeer(c); err != nil {
 			return e.ledger.Fail(err)
 		}
 		if err := w.circle(c); err != nil {
@@ -72,11 +72,11 @@ func (w *worker) brokenPeer(c spin.Condition) error {
 		_, sends := c.(*transport.SendEnd)
 		return w.brokenWay(c.Peer(), sends, w.callText())
 	}
-	for _, t := range w.active {
+	for _, t := range w.awaited() {
 		// Looked at before the FIFO: in memory, what the peer sent before it closed
 		// is there to be taken.
 		closed := w.engine.ledger.Closed(t.Peer)
-		if !t.blocked() && !t.next().Ready() {
+		if w.stalled(t, c) {
 			if err := w.brokenWay(t.Peer, t.Send || closed && !t.carried, w.work.call(t.Call).Spec.String()); err != nil {
 				return err
 			}
@@ -118,12 +118,21 @@ func (w *worker) suspectSince(peer int) time.Duration {
 	return time.Since(first)
 }
 
+// stalled reports whether t, which the worker waits for, can't move now: in a chunk
+// that has begun, c is what it needs, otherwise the FIFO of the next.
+func (w *worker) stalled(t *transfer, c spin.Condition) bool {
+	if t == w.moving {
+		return !c.Ready()
+	}
+	return !t.blocked() && !t.next().Ready()
+}
+
 // closedPeer reports a message whose other end will never be served.
-func (w *worker) closedPeer() error {
-	for _, t := range w.active {
+func (w *worker) closedPeer(c spin.Condition) error {
+	for _, t := range w.awaited() {
 		// Closed is looked at before the FIFO: what the peer sent before it
 		// closed is there to be taken.
-		if w.engine.ledger.Closed(t.Peer) && !t.blocked() && !t.next().Ready() {
+		if w.engine.ledger.Closed(t.Peer) && w.stalled(t, c) {
 			return &fault.PeerClosed{
 				Sequence: w.work.sequence, Rank: w.engine.rank,
 				Call: w.work.call(t.Call).Spec.String(), PeerRank: t.Peer,
