@@ -88,12 +88,15 @@ func (w *workshop) compile(name, compiler, source string, flags ...string) (stri
 	return path, nil
 }
 
-// complaint is the line of a compiler's or launcher's output that says most.
+// complaint is the line of a compiler's or launcher's output that says most: the first
+// with a word for failing, else the last.
 func complaint(text string) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
-	for _, line := range lines {
-		if strings.Contains(strings.ToLower(line), "error") {
-			return strings.TrimSpace(line)
+	for _, word := range []string{"error", "signal", "terminat", "fail"} {
+		for _, line := range lines {
+			if strings.Contains(strings.ToLower(line), word) {
+				return strings.TrimSpace(line)
+			}
 		}
 	}
 	return strings.TrimSpace(lines[len(lines)-1])

@@ -204,16 +204,22 @@ func (r *report) fastest(g group, of []*contender, j job) []float64 {
 	return best
 }
 
+// save writes the JSON, if it was asked for.
+func (r *report) save() error {
+	if r.options.json == "" {
+		return nil
+	}
+	text, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(r.options.json, append(text, '\n'), 0o644)
+}
+
 // write writes what was asked for: Markdown to w or a file, JSON to a file.
 func (r *report) write(w io.Writer) error {
-	if r.options.json != "" {
-		text, err := json.MarshalIndent(r, "", " ")
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(r.options.json, append(text, '\n'), 0o644); err != nil {
-			return err
-		}
+	if err := r.save(); err != nil {
+		return err
 	}
 	text := r.markdown()
 	if r.options.markdown != "" {

@@ -119,7 +119,11 @@ type listener struct {
 	rest    []byte // of an unfinished line
 	results []result
 	about   string
+	other   []byte // the end of the rest of what was printed
 }
+
+// mostOther is how much of other output is kept.
+const mostOther = 16 << 10
 
 // mostLine bounds a line.
 const mostLine = 1 << 20
@@ -150,6 +154,8 @@ func (l *listener) hear(line string) error {
 		return nil
 	}
 	if !strings.HasPrefix(line, "result ") {
+		l.other = append(append(l.other, line...), '\n')
+		l.other = l.other[max(0, len(l.other)-mostOther):]
 		return nil
 	}
 	r, err := parseResult(line)

@@ -54,10 +54,12 @@ func run(ctx context.Context, o options, errs io.Writer) (*report, error) {
 			m.round(round, g)
 			m.bar.skip(m.steps(m.groups)*round + m.steps(m.groups[:i+1]))
 		}
+		m.Took, m.Foreign = time.Since(m.Started), busy.foreign()
+		if err := m.save(); err != nil { // a run that is killed later was not for nothing
+			return nil, err
+		}
 	}
 	m.bar.finish()
-	m.Took = time.Since(m.Started)
-	m.Foreign = busy.foreign()
 	if len(m.Entries) == 0 {
 		return nil, fmt.Errorf("nobody has finished a job: %s", m.reasons())
 	}
@@ -137,8 +139,8 @@ func (s setting) patience(base time.Duration) time.Duration {
 	return base + time.Duration(10*float64(len(s.jobs))*s.seconds*float64(time.Second))
 }
 
-// round lets the contenders of a group run, one after the other. Who fails, or takes too
-// long, is not asked again; what it has measured counts.
+// round lets the contenders of a group run, one after the other. Who fails twice, or takes
+// too long, is not asked again; what it has measured counts.
 func (m *matches) round(round int, g group) {
 	m.entrants[g] = slices.DeleteFunc(m.entrants[g], func(c *contender) bool {
 		if m.ctx.Err() != nil {
@@ -150,14 +152,16 @@ func (m *matches) round(round int, g group) {
 		if err == nil || m.ctx.Err() != nil {
 			return false
 		}
-		if n := (note{c.name, &g, err.Error()}); errors.Is(err, errSlow) {
+		n, again := note{c.name, &g, err.Error()}, false
+		if errors.Is(err, errSlow) {
 			m.Unfinished = append(m.Unfinished, n)
 		} else {
+			again = !slices.ContainsFunc(m.Failures, func(f note) bool { return f.Contender == c.name && *f.Group == g })
 			m.Failures = append(m.Failures, n)
 		}
 		m.bar.finish()
 		fmt.Fprintf(m.errs, "peers: %s, %s: %v\n", c.name, groupText(g), err)
-		return true
+		return !again
 	})
 }
 
@@ -196,7 +200,7 @@ func (m *matches) contest(c *contender, g group) ([]result, error) {
 }
 
 // launch runs the processes to their end.
-func (m *matches) launch(ctx context.Context, l launch, jobs []job, out io.Writer) error {
+func (m *matches) launch(ctx context.Context, l launch, jobs []job, out *listener) error {
 	command := slices.Clone(l.command)
 	for _, j := range jobs {
 		command = append(command, j.String())
@@ -213,7 +217,7 @@ func (m *matches) launch(ctx context.Context, l launch, jobs []job, out io.Write
 		Name:    "peers",
 	})
 	if err == nil && status != 0 {
-		err = fmt.Errorf("exit status %d: %s", status, complaint(complaints.String()))
+		err = fmt.Errorf("exit status %d: %s", status, complaint(complaints.String()+"\n"+string(out.other)))
 	}
 	return err
 }
