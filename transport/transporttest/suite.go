@@ -240,6 +240,7 @@ func credit(t *testing.T, tr transport.Transport) {
 		r.Release(1)
 	}
 	// Skipped steps are given back, too.
+	await(t, s.Credit(1))
 	s.Post(1, 0, len(s.Slot(1)))
 	flush(t, s)
 	await(t, r.Filled(1))
