@@ -56,16 +56,16 @@ type lineFormat interface {
 	clean(lines []byte, step uint64)
 }
 
-func newLined(format lineFormat, from []*transport.RecvEnd, to []*transport.SendEnd) *lined {
+func newLined(format lineFormat, ends Ends) *lined {
 	const batchLines = 32 // of LL128; 3840 bytes are whole elements of any type, and little
 	l := &lined{
-		fan:    newFan(from, to),
+		fan:    newFan(ends),
 		format: format,
 		batch:  batchLines * 120,
 	}
-	l.unpacked = make([][]byte, len(from))
-	l.headers = make([]headerLine, len(from))
-	for i, e := range from {
+	l.unpacked = make([][]byte, len(ends.From))
+	l.headers = make([]headerLine, len(ends.From))
+	for i, e := range ends.From {
 		l.headers[i] = headerLine{end: e, format: format}
 	}
 	return l

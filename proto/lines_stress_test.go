@@ -85,7 +85,7 @@ func TestNoWakeUpIsLostBetweenLinesAndBell(t *testing.T) {
 			const n = 600
 			conn := newConn(t, slotBytes(f, n), 0)
 			s, r := transport.NewSendEnd(conn, 1), transport.NewRecvEnd(conn, 0)
-			out, in := newLined(f, nil, []*transport.SendEnd{s}), newLined(f, []*transport.RecvEnd{r}, nil)
+			out, in := newLined(f, Ends{To: []*transport.SendEnd{s}}), newLined(f, Ends{From: []*transport.RecvEnd{r}})
 			out.Begin(Operation{Waiter: boundWaiter(t.Context())})
 			in.Begin(Operation{Waiter: boundWaiter(t.Context())})
 			var turn atomic.Int64
@@ -158,8 +158,8 @@ func BenchmarkStep(b *testing.B) {
 			b.Run(fmt.Sprintf("format=%s/bytes=%d", f.name, n), func(b *testing.B) {
 				conn, err := transport.NewConn(slotBytes(f, n), 0)
 				require.NoError(b, err)
-				out := newLined(f, nil, []*transport.SendEnd{transport.NewSendEnd(conn, 1)})
-				in := newLined(f, []*transport.RecvEnd{transport.NewRecvEnd(conn, 0)}, nil)
+				out := newLined(f, Ends{To: []*transport.SendEnd{transport.NewSendEnd(conn, 1)}})
+				in := newLined(f, Ends{From: []*transport.RecvEnd{transport.NewRecvEnd(conn, 0)}})
 				out.Begin(Operation{Waiter: boundWaiter(b.Context())})
 				in.Begin(Operation{Waiter: boundWaiter(b.Context())})
 				src, dst := make([]byte, n), make([]byte, n)

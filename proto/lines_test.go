@@ -301,8 +301,8 @@ func TestPrimitivesSurviveManyWrapsOfTheFlags(t *testing.T) {
 	seed, rounds := seedAndRounds(t)
 	flavour := flavour{
 		"ll on a hurried clock", SlotBytesLL,
-		func(from []*transport.RecvEnd, to []*transport.SendEnd, _, _ int, _ chunking) Primitives {
-			return newLined(hurried{}, from, to)
+		func(ends Ends, _, _ int, _ chunking) Primitives {
+			return newLined(hurried{}, ends)
 		}, []chunking{{1, 1}},
 	}
 	random := rand.New(rand.NewPCG(seed, 99))
@@ -319,7 +319,7 @@ func TestPrimitivesCleanTheirSlotsInTheWindow(t *testing.T) {
 		conn := newConn(t, SlotBytesLL(400), window-2*transport.Slots)
 		s, r := transport.NewSendEnd(conn, 1), transport.NewRecvEnd(conn, 0)
 		w := boundWaiter(t.Context())
-		out, in := NewLL(nil, []*transport.SendEnd{s}), NewLL([]*transport.RecvEnd{r}, nil)
+		out, in := NewLL(Ends{To: []*transport.SendEnd{s}}), NewLL(Ends{From: []*transport.RecvEnd{r}})
 		out.Begin(Operation{Waiter: w})
 		in.Begin(Operation{Waiter: w})
 		for i := range 2 * transport.Slots {
@@ -356,7 +356,7 @@ func TestBytesOnTheWire(t *testing.T) {
 			conn := newConn(t, slotBytes(f, 4000), 0)
 			s := transport.NewSendEnd(conn, 1)
 			slot := s.Slot(1)
-			l := newLined(f, nil, []*transport.SendEnd{s})
+			l := newLined(f, Ends{To: []*transport.SendEnd{s}})
 			l.Begin(Operation{Waiter: boundWaiter(t.Context()), Header: 1})
 			require.NoError(t, l.Send(make([]byte, n)))
 			written := 0

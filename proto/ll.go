@@ -24,8 +24,8 @@ import (
 type LL struct{ *lined }
 
 // NewLL returns the LL primitives between the given ends.
-func NewLL(from []*transport.RecvEnd, to []*transport.SendEnd) *LL {
-	return &LL{newLined(llFormat{}, from, to)}
+func NewLL(ends Ends) *LL {
+	return &LL{newLined(llFormat{}, ends)}
 }
 
 // SlotBytesLL is the size of a slot for payload bytes of data per step.

@@ -1,7 +1,5 @@
 package proto
 
-import "github.com/gollective/gollective/transport"
-
 // LL128 is the protocol in between. A line is 128 bytes: 120 bytes of data and
 // a 64-bit flag behind them, step+1.
 //
@@ -14,8 +12,8 @@ import "github.com/gollective/gollective/transport"
 type LL128 struct{ *lined }
 
 // NewLL128 returns the LL128 primitives between the given ends.
-func NewLL128(from []*transport.RecvEnd, to []*transport.SendEnd) *LL128 {
-	return &LL128{newLined(ll128Format{}, from, to)}
+func NewLL128(ends Ends) *LL128 {
+	return &LL128{newLined(ll128Format{}, ends)}
 }
 
 // SlotBytesLL128 is the size of a slot for payload bytes of data per step.

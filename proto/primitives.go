@@ -22,6 +22,8 @@ import (
 //	RecvReduceCopy      in ⊕ FIFO ⊕ …      → out         the value is final
 //	RecvReduceCopySend  in ⊕ FIFO ⊕ …      → out, FIFO   the value is final
 //
+// The input is the first operand, or comes behind some of the FIFOs (Ends.Own).
+//
 // in and out have the same length, a whole number of elements, which may be
 // zero: the number of steps that both ends count depends on the call only. All
 // verbs wait, for credit or for data; an error means that the wait ended
@@ -79,6 +81,21 @@ func (e *LengthError) Error() string {
 	return fmt.Sprintf("proto: rank %d sent a slot of %d bytes, expected %d", e.Peer, e.Got, e.Want)
 }
 
+// Ends are the FIFOs that primitives work on, and in which order.
+type Ends struct {
+	From []*transport.RecvEnd // in order of reduction
+	To   []*transport.SendEnd
+
+	// Own is how many of From come before this rank's input in a reduction: 0
+	// where partial results go from rank to rank, as in a ring or a tree.
+	Own int
+
+	// Overwritten says that the memory of what is sent may be received into in
+	// the same operation, with something that does not wait for it to have
+	// arrived. Such memory is not sent from directly, it is copied first.
+	Overwritten bool
+}
+
 // verb says where a primitive reads and writes.
 type verb uint8
 
@@ -113,6 +130,7 @@ const blockBytes = 16 << 10
 type fan struct {
 	from []*transport.RecvEnd
 	to   []*transport.SendEnd
+	own  int // Ends.Own
 	op   Operation
 
 	// Scratch, reused by every step; the byte buffers are made when a step
@@ -123,13 +141,14 @@ type fan struct {
 	scaled       []byte   // input after Kernel.Pre
 }
 
-func newFan(from []*transport.RecvEnd, to []*transport.SendEnd) fan {
+func newFan(ends Ends) fan {
 	return fan{
-		from:         from,
-		to:           to,
-		sources:      make([][]byte, 0, len(from)+1),
-		slots:        make([][]byte, 0, len(from)),
-		destinations: make([][]byte, 0, len(to)+1),
+		from:         ends.From,
+		to:           ends.To,
+		own:          ends.Own,
+		sources:      make([][]byte, 0, len(ends.From)+1),
+		slots:        make([][]byte, 0, len(ends.From)),
+		destinations: make([][]byte, 0, len(ends.To)+1),
 	}
 }
 
@@ -203,8 +222,9 @@ func (f *fan) copyInput(in []byte) {
 	}
 }
 
-// reduce combines in with all slots and stores the result in all destinations,
-// block by block, so that later passes find the bytes in the cache.
+// reduce combines in with all slots, of which f.own come first, and stores the
+// result in all destinations, block by block, so that later passes find the bytes
+// in the cache.
 func (f *fan) reduce(in []byte, final bool) {
 	k := f.op.Kernel
 	for at := 0; at < len(in); at += blockBytes {
@@ -215,9 +235,15 @@ func (f *fan) reduce(in []byte, final bool) {
 			k.Pre(scaled, mine)
 			mine = scaled
 		}
-		sources := append(f.sources[:0], mine)
-		for _, slot := range f.slots {
+		sources := f.sources[:0]
+		for i, slot := range f.slots {
+			if i == f.own {
+				sources = append(sources, mine)
+			}
 			sources = append(sources, slot[at:end])
+		}
+		if len(sources) == f.own { // behind all of them
+			sources = append(sources, mine)
 		}
 		result := f.destinations[0][at:end]
 		k.Reduce(result, sources)

@@ -50,7 +50,7 @@ func TestPrimitivesAgreeWithTheOracle(t *testing.T) {
 						}
 						for _, payload := range []int{8, 40, 1000, 9001} {
 							r := rig{
-								in: in, out: out, payload: payload, flavour: flavour,
+								in: in, out: out, own: random.IntN(in + 1), payload: payload, flavour: flavour,
 								first:  []uint64{0, 5, 1<<31 - 20, 1<<32 - 20}[random.IntN(4)],
 								policy: []spin.Policy{spin.Adaptive, spin.Yield, spin.Block}[random.IntN(3)],
 							}
@@ -91,11 +91,11 @@ func TestAChunkTakesAllItsStepsWhateverItsLength(t *testing.T) {
 				conn := newConn(t, flavour.slotBytes(64), 0)
 				s, r := transport.NewSendEnd(conn, 1), transport.NewRecvEnd(conn, 0)
 				w := boundWaiter(t.Context())
-				pipe := flavour.open(nil, []*transport.SendEnd{s}, 4, 64, c)
+				pipe := flavour.open(Ends{To: []*transport.SendEnd{s}}, 4, 64, c)
 				pipe.Begin(Operation{Waiter: w})
 				require.NoError(t, pipe.Send(make([]byte, n)))
 				require.EqualValues(t, c.chunkSteps, s.Step(), "%s, %d bytes", flavour.name, n)
-				pipe = flavour.open([]*transport.RecvEnd{r}, nil, 4, 64, c)
+				pipe = flavour.open(Ends{From: []*transport.RecvEnd{r}}, 4, 64, c)
 				pipe.Begin(Operation{Waiter: w})
 				require.NoError(t, pipe.Recv(make([]byte, n)))
 				require.EqualValues(t, c.chunkSteps, r.Step())
@@ -123,7 +123,7 @@ func TestASlotOfAnotherOperationIsNoticed(t *testing.T) {
 					for i := range 3 {
 						conn := newConn(t, flavour.slotBytes(64), 1<<32-2)
 						from = append(from, transport.NewRecvEnd(conn, 10+i))
-						pipe := flavour.open(nil, []*transport.SendEnd{transport.NewSendEnd(conn, 0)}, 1, 64, c)
+						pipe := flavour.open(Ends{To: []*transport.SendEnd{transport.NewSendEnd(conn, 0)}}, 1, 64, c)
 						header := uint64(0xabcdef0123456789)
 						if i == culprit {
 							header ^= 1 << 63
@@ -133,7 +133,7 @@ func TestASlotOfAnotherOperationIsNoticed(t *testing.T) {
 					}
 					kernel, err := arithmetics[0].kernel()
 					require.NoError(t, err)
-					pipe := flavour.open(from, nil, 1, 64, c)
+					pipe := flavour.open(Ends{From: from}, 1, 64, c)
 					pipe.Begin(Operation{Waiter: w, Kernel: kernel, Header: 0xabcdef0123456789})
 					out := newGuarded(make([]byte, bytes))
 					err = pipe.RecvReduceCopy(make([]byte, bytes), out.bytes)
@@ -171,7 +171,7 @@ func TestWaitsOfPrimitivesEndWithTheCommunicator(t *testing.T) {
 				}
 				kernel, err := arithmetics[0].kernel()
 				require.NoError(t, err)
-				pipe := flavour.open([]*transport.RecvEnd{in}, []*transport.SendEnd{out}, 1, 64, flavour.chunks[0])
+				pipe := flavour.open(Ends{From: []*transport.RecvEnd{in}, To: []*transport.SendEnd{out}}, 1, 64, flavour.chunks[0])
 				pipe.Begin(Operation{Waiter: w, Kernel: kernel})
 				c := chunk{verb: v}
 				require.ErrorIs(t, c.do(pipe, make([]byte, 8), make([]byte, 8)), lost)
@@ -190,7 +190,7 @@ func TestACancelledContextEndsAHalfReceivedChunk(t *testing.T) {
 		f.pack(s.Slot(1)[f.lineBytes():], make([]byte, 3*f.payload()), f.flag(0))
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()
-		l := newLined(f, []*transport.RecvEnd{r}, nil)
+		l := newLined(f, Ends{From: []*transport.RecvEnd{r}})
 		l.Begin(Operation{Waiter: boundWaiter(ctx)})
 		require.ErrorIs(t, l.Recv(make([]byte, 1000)), context.DeadlineExceeded)
 	}
@@ -201,8 +201,8 @@ func TestNextSaysWhetherTheFirstSlotIsThere(t *testing.T) {
 		for _, c := range flavour.chunks {
 			conn := newConn(t, flavour.slotBytes(64), 0)
 			w := boundWaiter(t.Context())
-			out := flavour.open(nil, []*transport.SendEnd{transport.NewSendEnd(conn, 1)}, 1, 64, c)
-			in := flavour.open([]*transport.RecvEnd{transport.NewRecvEnd(conn, 0)}, nil, 1, 64, c)
+			out := flavour.open(Ends{To: []*transport.SendEnd{transport.NewSendEnd(conn, 1)}}, 1, 64, c)
+			in := flavour.open(Ends{From: []*transport.RecvEnd{transport.NewRecvEnd(conn, 0)}}, 1, 64, c)
 			out.Begin(Operation{Waiter: w})
 			in.Begin(Operation{Waiter: w})
 			for range transport.Slots / c.chunkSteps {
@@ -230,9 +230,9 @@ func TestStepsAllocateNothing(t *testing.T) {
 		c := flavour.chunks[0]
 		kernel, err := arithmetics[3].kernel()
 		require.NoError(t, err)
-		source := flavour.open(nil, []*transport.SendEnd{transport.NewSendEnd(first, 1)}, 4, 4096, c)
-		middle := flavour.open([]*transport.RecvEnd{transport.NewRecvEnd(first, 0)}, []*transport.SendEnd{transport.NewSendEnd(second, 2)}, 4, 4096, c)
-		sink := flavour.open([]*transport.RecvEnd{transport.NewRecvEnd(second, 1)}, nil, 4, 4096, c)
+		source := flavour.open(Ends{To: []*transport.SendEnd{transport.NewSendEnd(first, 1)}}, 4, 4096, c)
+		middle := flavour.open(Ends{From: []*transport.RecvEnd{transport.NewRecvEnd(first, 0)}, To: []*transport.SendEnd{transport.NewSendEnd(second, 2)}}, 4, 4096, c)
+		sink := flavour.open(Ends{From: []*transport.RecvEnd{transport.NewRecvEnd(second, 1)}}, 4, 4096, c)
 		in, out := make([]byte, 4096), make([]byte, 4096)
 		var failure error
 		allocations := testing.AllocsPerRun(50, func() {

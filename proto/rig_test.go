@@ -27,6 +27,7 @@ import (
 // rig is the shape of a test: who is connected how.
 type rig struct {
 	in, out int // ranks received from and sent to
+	own     int // Ends.Own
 	payload int
 	first   uint64 // step
 	policy  spin.Policy
@@ -34,7 +35,7 @@ type rig struct {
 }
 
 func (r rig) String() string {
-	return fmt.Sprintf("%s, %d in, %d out, payload %d, first step %#x, %v", r.flavour.name, r.in, r.out, r.payload, r.first, r.policy)
+	return fmt.Sprintf("%s, %d in, %d out, own input at %d, payload %d, first step %#x, %v", r.flavour.name, r.in, r.out, r.own, r.payload, r.first, r.policy)
 }
 
 // flavour is a protocol, and the chunks in which it can be used on one FIFO.
@@ -43,7 +44,7 @@ type flavour struct {
 	slotBytes func(payload int) int
 	// open makes primitives for elements of element bytes; chunking selects
 	// among chunks (steps per chunk, steps per slice).
-	open   func(from []*transport.RecvEnd, to []*transport.SendEnd, element, payload int, c chunking) Primitives
+	open   func(ends Ends, element, payload int, c chunking) Primitives
 	chunks []chunking
 }
 
@@ -52,16 +53,16 @@ type chunking struct{ chunkSteps, sliceSteps int }
 var flavours = []flavour{
 	{"simple", SlotBytesSimple, openSimple, []chunking{{1, 1}}},
 	{"simple with chunks of 4 steps and of 1", SlotBytesSimple, openSimple, []chunking{{4, 2}, {1, 1}}},
-	{"ll", SlotBytesLL, func(from []*transport.RecvEnd, to []*transport.SendEnd, _, _ int, _ chunking) Primitives {
-		return NewLL(from, to)
+	{"ll", SlotBytesLL, func(ends Ends, _, _ int, _ chunking) Primitives {
+		return NewLL(ends)
 	}, []chunking{{1, 1}}},
-	{"ll128", SlotBytesLL128, func(from []*transport.RecvEnd, to []*transport.SendEnd, _, _ int, _ chunking) Primitives {
-		return NewLL128(from, to)
+	{"ll128", SlotBytesLL128, func(ends Ends, _, _ int, _ chunking) Primitives {
+		return NewLL128(ends)
 	}, []chunking{{1, 1}}},
 }
 
-func openSimple(from []*transport.RecvEnd, to []*transport.SendEnd, element, payload int, c chunking) Primitives {
-	return NewSimple(from, to, element, payload, c.chunkSteps, c.sliceSteps)
+func openSimple(ends Ends, element, payload int, c chunking) Primitives {
+	return NewSimple(ends, element, payload, c.chunkSteps, c.sliceSteps)
 }
 
 // operation is one call: a kernel and some chunks.
@@ -318,7 +319,7 @@ func newConn(t *testing.T, slot int, first uint64) *transport.Conn {
 // feed sends what rank i has for the middle, as it is.
 func (r rig) feed(program []operation, i int, to *transport.SendEnd, w *spin.Waiter) error {
 	for _, op := range program {
-		pipe := r.flavour.open(nil, []*transport.SendEnd{to}, op.math.typ.Size(), r.payload, op.chunking)
+		pipe := r.flavour.open(Ends{To: []*transport.SendEnd{to}}, op.math.typ.Size(), r.payload, op.chunking)
 		pipe.Begin(Operation{Waiter: w, Header: op.header})
 		for _, c := range op.steps {
 			if c.received == nil {
@@ -335,7 +336,7 @@ func (r rig) feed(program []operation, i int, to *transport.SendEnd, w *spin.Wai
 // drain receives what the middle sends and compares it.
 func (r rig) drain(program []operation, from *transport.RecvEnd, w *spin.Waiter) error {
 	for n, op := range program {
-		pipe := r.flavour.open([]*transport.RecvEnd{from}, nil, op.math.typ.Size(), r.payload, op.chunking)
+		pipe := r.flavour.open(Ends{From: []*transport.RecvEnd{from}}, op.math.typ.Size(), r.payload, op.chunking)
 		pipe.Begin(Operation{Waiter: w, Header: op.header})
 		for k, c := range op.steps {
 			if !c.verb.has(toFIFO) {
@@ -361,7 +362,7 @@ func (r rig) middle(program []operation, from []*transport.RecvEnd, to []*transp
 		if err != nil {
 			return err
 		}
-		pipe := r.flavour.open(from, to, op.math.typ.Size(), r.payload, op.chunking)
+		pipe := r.flavour.open(Ends{From: from, To: to, Own: r.own}, op.math.typ.Size(), r.payload, op.chunking)
 		pipe.Begin(Operation{Waiter: w, Kernel: kernel, Header: op.header})
 		for k, c := range op.steps {
 			in := newGuarded(encode(op.math.typ, c.input))

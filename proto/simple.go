@@ -14,10 +14,11 @@ import (
 // NCCL: genericOp in src/device/prims_simple.h.
 type Simple struct {
 	fan
-	element    int // bytes
-	sliceSteps int // slots a slice takes
-	slices     int // per chunk
-	slot       int // bytes of one slot that carry payload
+	element    int  // bytes
+	sliceSteps int  // slots a slice takes
+	slices     int  // per chunk
+	slot       int  // bytes of one slot that carry payload
+	copies     bool // what is sent is copied first, whatever its size
 }
 
 var _ Primitives = (*Simple)(nil)
@@ -25,9 +26,10 @@ var _ Primitives = (*Simple)(nil)
 // NewSimple returns the primitives between the given ends, for elements of
 // element bytes, chunks of chunkSteps slots and slices of sliceSteps. payload is
 // the number of bytes used of each slot.
-func NewSimple(from []*transport.RecvEnd, to []*transport.SendEnd, element, payload, chunkSteps, sliceSteps int) *Simple {
+func NewSimple(ends Ends, element, payload, chunkSteps, sliceSteps int) *Simple {
 	return &Simple{
-		fan:        newFan(from, to),
+		fan:        newFan(ends),
+		copies:     ends.Overwritten,
 		element:    element,
 		sliceSteps: sliceSteps,
 		slices:     chunkSteps / sliceSteps,
@@ -83,10 +85,10 @@ const lendBytes = 8 << 10
 
 // lent is the user's memory that holds the result of v, if that is to be sent from
 // there. It stays as it is to the end of the operation: what is received into it
-// later was made of what is sent now.
+// later was made of what is sent now. Where that is not so, Ends.Overwritten is set.
 func (s *Simple) lent(v verb, in, out []byte) []byte {
 	switch {
-	case !v.has(toFIFO) || max(len(in), len(out)) < lendBytes:
+	case s.copies || !v.has(toFIFO) || max(len(in), len(out)) < lendBytes:
 	case v == send && (s.op.Kernel == nil || !s.op.Kernel.HasPre()):
 		return in
 	case v == sendFromOutput, v.has(toOutput):

@@ -79,28 +79,30 @@ func (e *Engine) bind(p *plan.Plan) (*Program, error) {
 func (e *Engine) pipe(p *plan.Plan, c *channel, t *plan.Thread) (proto.Primitives, error) {
 	protocol := p.Choice.Protocol
 	payload := e.world.Payload[protocol]
-	from := make([]*transport.RecvEnd, len(t.From))
-	to := make([]*transport.SendEnd, len(t.To))
+	ends := proto.Ends{
+		From: make([]*transport.RecvEnd, len(t.From)),
+		To:   make([]*transport.SendEnd, len(t.To)),
+	}
 	var err error
 	for i, peer := range t.From {
-		if from[i], err = e.recvEnd(peer, c.ID, transport.Collective, protocol, payload); err != nil {
+		if ends.From[i], err = e.recvEnd(peer, c.ID, transport.Collective, protocol, payload); err != nil {
 			return nil, err
 		}
-		c.adopt(from[i].Service())
+		c.adopt(ends.From[i].Service())
 	}
 	for i, peer := range t.To {
-		if to[i], err = e.sendEnd(peer, c.ID, transport.Collective, protocol, payload); err != nil {
+		if ends.To[i], err = e.sendEnd(peer, c.ID, transport.Collective, protocol, payload); err != nil {
 			return nil, err
 		}
-		c.adopt(to[i].Service())
+		c.adopt(ends.To[i].Service())
 	}
 	switch protocol {
 	case plan.LL:
-		return proto.NewLL(from, to), nil
+		return proto.NewLL(ends), nil
 	case plan.LL128:
-		return proto.NewLL128(from, to), nil
+		return proto.NewLL128(ends), nil
 	case plan.Simple:
-		return proto.NewSimple(from, to, p.Spec.Type.Size(), payload, t.ChunkSteps, t.SliceSteps), nil
+		return proto.NewSimple(ends, p.Spec.Type.Size(), payload, t.ChunkSteps, t.SliceSteps), nil
 	}
 	return nil, fmt.Errorf("exec: no primitives for protocol %v", protocol)
 }

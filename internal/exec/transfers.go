@@ -72,8 +72,7 @@ func (e *Engine) bindTransfers(p *plan.Plan, c *channel) error {
 
 // messagePipe makes the primitives of one transfer, which has one peer.
 func (e *Engine) messagePipe(c *channel, t *transfer, protocol plan.Protocol) (proto.Primitives, error) {
-	var from []*transport.RecvEnd
-	var to []*transport.SendEnd
+	var ends proto.Ends
 	payload := e.world.P2PPayload[protocol]
 	if t.Send {
 		end, err := e.sendEnd(t.Peer, t.channel, transport.PointToPoint, protocol, payload)
@@ -82,7 +81,7 @@ func (e *Engine) messagePipe(c *channel, t *transfer, protocol plan.Protocol) (p
 		}
 		c.adopt(end.Service())
 		t.carried = end.Carried()
-		to = []*transport.SendEnd{end}
+		ends.To = []*transport.SendEnd{end}
 	} else {
 		end, err := e.recvEnd(t.Peer, t.channel, transport.PointToPoint, protocol, payload)
 		if err != nil {
@@ -90,12 +89,12 @@ func (e *Engine) messagePipe(c *channel, t *transfer, protocol plan.Protocol) (p
 		}
 		c.adopt(end.Service())
 		t.carried = end.Carried()
-		from = []*transport.RecvEnd{end}
+		ends.From = []*transport.RecvEnd{end}
 	}
 	if protocol == plan.LL {
-		return proto.NewLL(from, to), nil
+		return proto.NewLL(ends), nil
 	}
-	return proto.NewSimple(from, to, 1, payload, 1, 1), nil
+	return proto.NewSimple(ends, 1, payload, 1, 1), nil
 }
 
 // beginMessages readies the transfers of a call, or of several fused ones.
