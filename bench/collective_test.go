@@ -45,8 +45,9 @@ func setups(ranks []int) []setup {
 		algorithms, protocols := []plan.Algorithm{plan.Ring}, []plan.Protocol{plan.Simple, plan.LL, plan.LL128}
 		switch shape.Kind {
 		case plan.AllReduce:
-			algorithms = append(algorithms, plan.Tree)
+			algorithms = append(algorithms, plan.Tree, plan.OneShot)
 		case plan.Broadcast, plan.Reduce, plan.AllGather, plan.ReduceScatter:
+			algorithms = append(algorithms, plan.OneShot)
 		default: // point to point: no algorithms, no LL128
 			algorithms, protocols = []plan.Algorithm{plan.AutoAlgorithm}, []plan.Protocol{plan.Simple, plan.LL}
 		}
@@ -292,5 +293,5 @@ func TestBenchmarkMatrix(t *testing.T) {
 	require.True(t, seen[setup{"all_reduce", 4, plan.Tree, plan.LL128}])
 	require.True(t, seen[setup{"sendrecv", 2, plan.AutoAlgorithm, plan.LL}])
 	require.False(t, seen[setup{"all_gather", 2, plan.Tree, plan.LL}])
-	require.Len(t, all, 2*(7+4*4+5*3), strconv.Itoa(len(all)))
+	require.Len(t, all, 2*(10+4*7+5*3), strconv.Itoa(len(all)))
 }

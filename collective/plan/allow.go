@@ -31,7 +31,7 @@ func (c choices) has(number int) bool { return c == 0 || c>>number&1 != 0 }
 // NCCL: parseList in src/graph/tuning.cc.
 func (a *Allowed) ParseAlgorithms(list string) error {
 	return parseList(list, &a.algorithms, listed{
-		what: "algorithm", names: algorithmNames[:Tree+1],
+		what: "algorithm", names: listedAlgorithms(),
 		has: func(k Kind) choices {
 			var all choices
 			for _, algorithm := range k.algorithms(AutoAlgorithm) {
@@ -47,7 +47,7 @@ func (a *Allowed) ParseAlgorithms(list string) error {
 // of sendrecv, whatever operation they belong to.
 func (a *Allowed) ParseProtocols(list string) error {
 	return parseList(list, &a.protocols, listed{
-		what: "protocol", names: protocolNames[:],
+		what: "protocol", names: listedNames(Simple, LL, LL128),
 		has: func(k Kind) choices {
 			if k.pointToPoint() {
 				return 1<<Simple | 1<<LL
@@ -61,12 +61,28 @@ func (a *Allowed) ParseProtocols(list string) error {
 // listed is what a list can name.
 type listed struct {
 	what  string
-	names []string // by number; the first is "auto" and can't be listed
+	names []string // by number; "" where there is nothing to be listed
 	has   func(Kind) choices
 	kinds []Kind // that can be named
 }
 
-func (l listed) accepted() string { return strings.Join(l.names[1:], ", ") }
+func (l listed) accepted() string {
+	return strings.Join(slices.DeleteFunc(slices.Clone(l.names), func(name string) bool { return name == "" }), ", ")
+}
+
+// listedNames are the names of some algorithms or protocols, by number.
+func listedNames[T interface {
+	~uint8
+	fmt.Stringer
+}](values ...T) []string {
+	names := make([]string, slices.Max(values)+1)
+	for _, v := range values {
+		names[v] = v.String()
+	}
+	return names
+}
+
+func listedAlgorithms() []string { return listedNames(Algorithms()[1:]...) }
 
 // kindName is how a list names an operation.
 func kindName(k Kind) string {
@@ -133,11 +149,16 @@ func (l listed) kind(name string) (Kind, error) {
 // choices reads the names of an entry.
 func (l listed) choices(names string) (choices, error) {
 	names, except := strings.CutPrefix(strings.TrimSpace(names), "^")
-	var set choices
+	var set, all choices
+	for number, name := range l.names {
+		if name != "" {
+			all |= 1 << number
+		}
+	}
 	for name := range strings.SplitSeq(names, ",") {
 		name = strings.TrimSpace(name)
 		number := slices.IndexFunc(l.names, func(n string) bool { return strings.EqualFold(n, name) })
-		if number < 1 {
+		if number < 0 || name == "" {
 			return 0, fmt.Errorf("unknown %s %q, accepted are %s", l.what, name, l.accepted())
 		}
 		set |= 1 << number
@@ -145,7 +166,6 @@ func (l listed) choices(names string) (choices, error) {
 	if !except {
 		return set, nil
 	}
-	all := choices(1)<<len(l.names) - 2 // but auto
 	if all&^set == 0 {
 		return 0, fmt.Errorf("%q leaves no %s", "^"+names, l.what)
 	}
@@ -155,7 +175,7 @@ func (l listed) choices(names string) (choices, error) {
 // String is what is allowed, as lists that can be read again: first the
 // algorithms, behind a space the protocols; "auto" where nothing is excluded.
 func (a Allowed) String() string {
-	return listText(a.algorithms, algorithmNames[:Tree+1]) + " " + listText(a.protocols, protocolNames[:])
+	return listText(a.algorithms, listedAlgorithms()) + " " + listText(a.protocols, listedNames(Simple, LL, LL128))
 }
 
 func listText(allowed [kindsCount]choices, names []string) string {
@@ -166,7 +186,7 @@ func listText(allowed [kindsCount]choices, names []string) string {
 		}
 		var list []string
 		for number, name := range names {
-			if number > 0 && allowed[k].has(number) {
+			if name != "" && allowed[k].has(number) {
 				list = append(list, name)
 			}
 		}

@@ -16,7 +16,7 @@ import (
 func allowedNames(t *testing.T, a Allowed, k Kind) (algorithms, protocols string) {
 	t.Helper()
 	var as, ps []string
-	for algorithm := Ring; algorithm <= Tree; algorithm++ {
+	for _, algorithm := range Algorithms()[1:] {
 		if a.algorithms[k].has(int(algorithm)) {
 			as = append(as, algorithm.String())
 		}
@@ -30,20 +30,23 @@ func allowedNames(t *testing.T, a Allowed, k Kind) (algorithms, protocols string
 }
 
 func TestListsOfAlgorithmsAllowWhatTheyName(t *testing.T) {
+	const all = "ring,tree,oneshot"
 	for _, tc := range []struct {
 		list                            string
 		allReduce, barrier, broadcastOf string
 	}{
 		{"ring", "ring", "ring", "ring"},
-		{"tree", "tree", "tree", "ring,tree"}, // a broadcast has no tree: ignored
+		{"tree", "tree", "tree", all}, // a broadcast has no tree: ignored
 		{"Ring,TREE", "ring,tree", "ring,tree", "ring"},
-		{"^ring", "tree", "tree", "ring,tree"},
-		{"^tree", "ring", "ring", "ring"},
-		{"allreduce:tree", "tree", "tree", "ring,tree"},
-		{"ring;allreduce:^ring", "tree", "tree", "ring"},
+		{"oneShot", "oneshot", "oneshot", "oneshot"},
+		{"^ring", "tree,oneshot", "tree,oneshot", "oneshot"},
+		{"^tree", "ring,oneshot", "ring,oneshot", "ring,oneshot"},
+		{"^tree,oneshot", "ring", "ring", "ring"},
+		{"allreduce:tree", "tree", "tree", all},
+		{"ring;allreduce:^ring", "tree,oneshot", "tree,oneshot", "ring"},
 		{"ring,tree;allreduce:tree;broadcast:ring", "tree", "tree", "ring"},
-		{" ring , tree ; all_reduce : ^ tree ", "ring", "ring", "ring"},
-		{"ReduceScatter:ring", "ring,tree", "ring,tree", "ring,tree"},
+		{" ring , tree ; all_reduce : ^ tree ", "ring,oneshot", "ring,oneshot", "ring"},
+		{"ReduceScatter:ring", all, all, all},
 	} {
 		var a Allowed
 		require.NoError(t, a.ParseAlgorithms(tc.list), tc.list)
@@ -79,19 +82,19 @@ func TestListsOfProtocolsAllowWhatTheyName(t *testing.T) {
 
 func TestListsThatSayNothingSensibleAreRefused(t *testing.T) {
 	for list, reason := range map[string]string{
-		"":                              `unknown algorithm "", accepted are ring, tree`,
-		"rign":                          `unknown algorithm "rign", accepted are ring, tree`,
+		"":                              `unknown algorithm "", accepted are ring, tree, oneshot`,
+		"rign":                          `unknown algorithm "rign", accepted are ring, tree, oneshot`,
 		"auto,ring":                     `unknown algorithm "auto"`,
 		"p2p,ring":                      `unknown algorithm "p2p"`,
 		"ring,":                         `unknown algorithm ""`,
 		"ring;":                         `unknown algorithm ""`,
 		"ring;tree":                     `"tree" names no collective, which only the first entry may do without`,
 		"allreduce:ring;tree":           `"tree" names no collective`,
-		"^ring,tree":                    `"^ring,tree" leaves no algorithm`,
+		"^ring,tree,oneshot":            `"^ring,tree,oneshot" leaves no algorithm`,
 		"^^ring":                        `unknown algorithm "^ring"`,
 		"ring,^tree":                    `unknown algorithm "^tree"`,
 		"broadcast:tree":                `"broadcast:tree" leaves no algorithm for broadcast`,
-		"reduce:^ring":                  `"reduce:^ring" leaves no algorithm for reduce`,
+		"reduce:^ring,oneshot":          `"reduce:^ring,oneshot" leaves no algorithm for reduce`,
 		"allreduce:ring;AllReduce:ring": "allreduce is named twice",
 		"gather:ring":                   `unknown collective "gather", accepted are allreduce, reduce, broadcast, allgather, reducescatter`,
 		":ring":                         `unknown collective ""`,
@@ -132,7 +135,7 @@ func TestChoicesAreAmongWhatIsAllowed(t *testing.T) {
 	}
 	for range 2000 {
 		kind := []Kind{AllReduce, Broadcast, AllGather, ReduceScatter, Reduce, Barrier}[r.IntN(6)]
-		algorithms, as := random([]string{"ring", "tree"})
+		algorithms, as := random([]string{"ring", "tree", "oneshot"})
 		protocols, ps := random([]string{"simple", "ll", "ll128"})
 		messages, ms := random([]string{"simple", "ll"})
 		var a Allowed
@@ -145,10 +148,8 @@ func TestChoicesAreAmongWhatIsAllowed(t *testing.T) {
 		count := r.IntN(1 << (1 + r.IntN(24)))
 		c, err := Choose(Spec{Kind: kind, Type: dtype.Float32, Count: count}, w)
 		require.NoError(t, err)
-		if kind == AllReduce || kind == Barrier {
-			require.True(t, as[c.Algorithm.String()], "%v among %q", c.Algorithm, algorithms)
-		} else {
-			require.Equal(t, Ring, c.Algorithm)
+		if kind == AllReduce || kind == Barrier || as["ring"] || as["oneshot"] { // the others have no tree
+			require.True(t, as[c.Algorithm.String()], "%v: %v among %q", kind, c.Algorithm, algorithms)
 		}
 		require.True(t, ps[c.Protocol.String()], "%v among %q", c.Protocol, protocols)
 
@@ -189,7 +190,7 @@ func FuzzLists(f *testing.F) {
 				}
 			}
 			for k := range Kind(kindsCount) {
-				for i := range 4 {
+				for i := range 8 {
 					if a.algorithms[k].has(i) != again.algorithms[k].has(i) || a.protocols[k].has(i) != again.protocols[k].has(i) {
 						t.Fatalf("%q prints as %q, which means something else for %v", list, a, k)
 					}

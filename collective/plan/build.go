@@ -19,7 +19,8 @@ import (
 // empty message is a message.
 //
 // Errors: ErrSpec for arguments that no plan can serve, ErrUnordered and
-// ErrNoRoom for a forced protocol that cannot run. AlltoAllv needs counts and is
+// ErrNoRoom for a forced protocol that cannot run, ErrOrder for reproducible results
+// that what is allowed can't give. AlltoAllv needs counts and is
 // built by BuildAlltoAllv.
 func Build(s Spec, w World) (*Plan, error) {
 	s = s.normal()
@@ -44,9 +45,12 @@ func Build(s Spec, w World) (*Plan, error) {
 	if w.Size == 1 || s.Count == 0 {
 		return p, nil
 	}
-	if c.Algorithm == Tree {
+	switch c.Algorithm {
+	case Tree:
 		p.Channels = treeChannels(s, w, c)
-	} else {
+	case OneShot:
+		p.Channels = oneShotChannels(s, w, c)
+	default:
 		p.Channels = ringChannels(s, w, c)
 	}
 	return p, nil

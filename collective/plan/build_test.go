@@ -35,7 +35,7 @@ var protocols = []plan.Protocol{plan.Simple, plan.LL, plan.LL128}
 // exactly once, whatever the sizes.
 func TestPartsAndLoopsTileTheBuffer(t *testing.T) {
 	for _, kind := range []plan.Kind{plan.AllReduce, plan.AllGather, plan.ReduceScatter, plan.Broadcast, plan.Reduce} {
-		for _, alg := range []plan.Algorithm{plan.Ring, plan.Tree} {
+		for _, alg := range []plan.Algorithm{plan.Ring, plan.Tree, plan.OneShot} {
 			for _, proto := range protocols {
 				for _, payload := range []int{16, 20, 64, 240, 1920, 4000} {
 					if raceEnabled && payload != 20 {
@@ -99,6 +99,7 @@ func TestOffsetsBeyond32Bits(t *testing.T) {
 	}{
 		{plan.AllReduce, plan.Ring, count},
 		{plan.AllReduce, plan.Tree, count},
+		{plan.AllReduce, plan.OneShot, count},
 		{plan.Broadcast, plan.Ring, count},
 		{plan.AllGather, plan.Ring, 4 * count},
 		{plan.ReduceScatter, plan.Ring, 4 * count},
@@ -172,6 +173,8 @@ func TestChunkSizesAreNCCLs(t *testing.T) {
 		{plan.Broadcast, plan.Ring, plan.Simple, 512 << 10, 1, 1},
 		{plan.Reduce, plan.Ring, plan.Simple, 512 << 10, 1, 1},
 		{plan.AllReduce, plan.Tree, plan.Simple, 512 << 10, 1, 1},
+		{plan.AllReduce, plan.OneShot, plan.Simple, 512 << 10, 1, 1},
+		{plan.AllReduce, plan.OneShot, plan.LL, 32 << 10, 1, 1},
 		{plan.AllReduce, plan.Ring, plan.LL, 32 << 10, 1, 1},
 		{plan.AllReduce, plan.Tree, plan.LL, 32 << 10, 1, 1},
 		{plan.AllReduce, plan.Ring, plan.LL128, 576000, 1, 1},

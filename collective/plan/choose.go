@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"slices"
+
+	"github.com/gollective/gollective/internal/reduce"
 )
 
 // ErrUnordered is returned when LL or LL128 is forced over memory in which
@@ -14,6 +17,10 @@ var ErrUnordered = errors.New("the protocol needs memory that shows stores in th
 // ErrNoRoom is returned when a FIFO step of the protocol does not hold an
 // element.
 var ErrNoRoom = errors.New("a FIFO step does not hold an element")
+
+// ErrOrder is returned when results must be reproducible, and no algorithm that is
+// allowed combines the inputs in the order of the ranks.
+var ErrOrder = errors.New("only oneshot combines in the order of the ranks, which reproducible results need")
 
 // hopCost is what one hop of a protocol costs.
 type hopCost struct {
@@ -32,16 +39,16 @@ const (
 // The model's constants, the only ones: choose.go measures nothing.
 var (
 	// Those of memory are medians of gollective perf with two ranks on two cores
-	// (AMD EPYC 9004, pure Go line formats), by forced protocol. Those of the
+	// (AMD EPYC 9004) from 4 B to 16 KiB, by forced algorithm and protocol. Those of the
 	// wire are first estimates for TCP over the loopback interface: the way of a
 	// few bytes through both kernels' stacks and two wake-ups, one copy into and
 	// one out of a socket on a core each, and the share of user bytes in what
 	// the protocol sends (LL one half, LL128 15/16).
 	hopCosts = [...][LL128 + 1]hopCost{
 		memory: {
-			Simple: {micros: 0.5, bandwidth: 4.6},
-			LL:     {micros: 0.32, bandwidth: 0.36},
-			LL128:  {micros: 0.35, bandwidth: 2.5},
+			Simple: {micros: 0.37, bandwidth: 6.5},
+			LL:     {micros: 0.31, bandwidth: 3.2},
+			LL128:  {micros: 0.33, bandwidth: 5.3},
 		},
 		wire: {
 			Simple: {micros: 9, bandwidth: 2.0},
@@ -50,9 +57,24 @@ var (
 		},
 	}
 
-	// switchMicros is added to a hop when ranks outnumber cores, in us: the
-	// goroutine that waits must give its core to the one it waits for.
-	switchMicros = 0.25
+	// switchMicros is added to a hop for each rank that shares a core with the one
+	// that waits, in us: it must give its core to the one it waits for, and others
+	// may be given it first.
+	switchMicros = 0.35
+
+	// peerMicros is what a rank spends on each peer of a one-shot schedule, in us,
+	// by what lies between them: over the wire a peer takes a system call or two.
+	peerMicros = [...]float64{memory: 0.14, wire: 3.5}
+
+	// A one-shot schedule that makes a rank receive more than oneShotBytes keeps
+	// only oneShotSpill of the bandwidth: the slots that it uses do not stay in
+	// the cache.
+	oneShotBytes = [...]float64{memory: 16 << 10, wire: 256 << 10}
+	oneShotSpill = 0.5
+
+	// mostOneShotRanks bounds the worlds in which one-shot schedules are chosen
+	// unasked: they need FIFOs between all ranks.
+	mostOneShotRanks = 16
 
 	// treeEfficiency is how much of the bandwidth a tree keeps, whose inner
 	// ranks combine more streams than its leaves; NCCL's factor.
@@ -81,7 +103,8 @@ var blockBytes = [...]float64{Simple: 512 * 64, LL: 512 * 8, LL128: 640 * 8}
 // World.Force overrides it field by field. A forced algorithm, or for
 // point-to-point traffic a forced protocol, that the operation does not have is
 // ignored: the returned Choice then differs from Force, which callers may tell
-// the user. A forced protocol that cannot run here is an error.
+// the user. A forced protocol that cannot run here is an error, and so is any
+// algorithm but OneShot where World.Reproducible asks for that.
 //
 // NCCL: topoGetAlgoInfo in src/enqueue.cc, ncclTopoGetAlgoTime in src/graph/tuning.cc.
 func Choose(s Spec, w World) (Choice, error) {
@@ -97,11 +120,12 @@ func Choose(s Spec, w World) (Choice, error) {
 			return Choice{}, err
 		}
 	}
+	candidates := s.candidates(w)
+	if len(candidates) == 0 {
+		return Choice{}, fmt.Errorf("%v: %w", s.Kind, ErrOrder)
+	}
 	best, least := Choice{}, math.Inf(1)
-	for _, a := range s.Kind.algorithms(w.Force.Algorithm) {
-		if w.Force.Algorithm != a && !w.Allowed.algorithms[s.Kind].has(int(a)) {
-			continue
-		}
+	for _, a := range candidates {
 		for p := Simple; p <= LL128; p++ {
 			if w.Force.Protocol != AutoProtocol && w.Force.Protocol != p {
 				continue
@@ -124,12 +148,35 @@ func Choose(s Spec, w World) (Choice, error) {
 	return best, nil
 }
 
+// candidates are the algorithms to choose from: the forced one, or those that are
+// allowed; none if results must be reproducible and none of them sees to that.
+func (s Spec) candidates(w World) []Algorithm {
+	all := s.Kind.algorithms(w.Force.Algorithm)
+	forced := w.Force.Algorithm == all[0]
+	if !forced {
+		all = slices.DeleteFunc(all, func(a Algorithm) bool { return !w.Allowed.algorithms[s.Kind].has(int(a)) })
+	}
+	if w.Reproducible && w.Size > 1 && s.ordered() {
+		all = slices.DeleteFunc(all, func(a Algorithm) bool { return a != OneShot })
+	}
+	if (w.Size > mostOneShotRanks || w.Size == 1) && len(all) > 1 {
+		all = slices.DeleteFunc(all, func(a Algorithm) bool { return a == OneShot })
+	}
+	return all
+}
+
+// ordered reports whether the order in which inputs are combined shows in the
+// result: not in integers, nor in the least or the greatest.
+func (s Spec) ordered() bool {
+	return s.Kind.reduces() && s.Type.Float() && s.Op != reduce.Min && s.Op != reduce.Max
+}
+
 // algorithms lists what a collective can use: the forced one alone if it is
 // among them.
 func (k Kind) algorithms(forced Algorithm) []Algorithm {
-	all := []Algorithm{Ring}
+	all := []Algorithm{Ring, OneShot}
 	if k == AllReduce || k == Barrier {
-		all = append(all, Tree)
+		all = []Algorithm{Ring, Tree, OneShot}
 	}
 	for _, a := range all {
 		if a == forced {
@@ -157,16 +204,19 @@ func (w World) runs(p Protocol, payload []int, size int) error {
 // micros is the model's time for a call, in us: the latency of all hops that
 // follow each other, and the bytes at the pace of the slowest link.
 func (s Spec) micros(w World, a Algorithm, p Protocol) float64 {
-	bandwidth := w.bandwidth(p)
+	bandwidth := w.bandwidth(p, a)
 	bytes := float64(s.bytes())
 	if s.Kind == AllGather || s.Kind == ReduceScatter {
 		bytes *= float64(w.Size)
 	}
 	var latency float64
-	if a == Tree {
+	switch a {
+	case Tree:
 		bandwidth *= treeEfficiency / 2
 		latency = w.treeLatency(p)
-	} else {
+	case OneShot:
+		return w.oneShotLatency(p) + s.oneShotBytes(w)/(1000*bandwidth)
+	default:
 		steps := s.ringSteps(w.Size)
 		bandwidth *= float64(w.Size) / max(steps, 1)
 		latency = s.ringLatency(w, p)
@@ -176,9 +226,13 @@ func (s Spec) micros(w World, a Algorithm, p Protocol) float64 {
 
 // bandwidth is that of a channel's narrowest link times the channels that move
 // bytes at once.
-func (w World) bandwidth(p Protocol) float64 {
+func (w World) bandwidth(p Protocol, a Algorithm) float64 {
 	most := w.inside().hop(p).bandwidth * w.lanes(w.sharers())
-	if w.Hosts.Count() > 1 {
+	switch {
+	case w.Hosts.Count() <= 1:
+	case a == OneShot:
+		most = min(most, wire.hop(p).bandwidth*w.lanes(w.sharers()))
+	default:
 		// Of all ranks of a host, one sends a channel's bytes to another host.
 		most = min(most, wire.hop(p).bandwidth*w.lanes(1))
 	}
@@ -188,11 +242,8 @@ func (w World) bandwidth(p Protocol) float64 {
 // hops are the latencies of a hop inside a host and of one between hosts, in us.
 func (w World) hops(p Protocol) (inside, between float64) {
 	inside, between = w.inside().hop(p).micros, wire.hop(p).micros
-	if w.crowd() > 1 {
-		inside += switchMicros
-		between += switchMicros
-	}
-	return inside, between
+	turns := switchMicros * (w.crowd() - 1)
+	return inside + turns, between + turns
 }
 
 // ringLatency is the way once, or twice, around the ring. Each time it leaves
@@ -209,7 +260,8 @@ func (s Spec) ringLatency(w World, p Protocol) float64 {
 	// Every rank works in every step of a ring, so ranks that share a core take
 	// turns; in a tree only those on the chunk's way do. What makes a hop
 	// between hosts long is not this core's work.
-	return inside*(hops*w.crowd()) + (between-inside)*cables
+	turns := w.inside().hop(p).micros * (w.crowd() - 1)
+	return (inside+turns)*hops + (between-inside)*cables
 }
 
 // ringSteps is how often a block's worth of data is forwarded in NCCL's sense:
@@ -238,6 +290,38 @@ func (w World) treeLatency(p Protocol) float64 {
 	}
 	levels, cables := log2(nodes), log2(w.Hosts.Count())
 	return inside*float64(2*(chain+levels-cables)) + between*float64(2*cables)
+}
+
+// widest is what the longest hops of the world go through.
+func (w World) widest() medium {
+	if w.Hosts.Count() > 1 {
+		return wire
+	}
+	return w.inside()
+}
+
+// oneShotLatency is one hop, the longest, and the work for each peer. Ranks that
+// share a core have done theirs one after the other.
+func (w World) oneShotLatency(p Protocol) float64 {
+	inside, between := w.hops(p)
+	if w.widest() == memory {
+		between = inside
+	}
+	latency := between + peerMicros[w.widest()]*float64(w.Size-1)
+	if w.crowd() > 1 {
+		latency += inside * float64(w.sharers()-2)
+	}
+	return latency
+}
+
+// oneShotBytes is what the rank that receives most of a one-shot schedule receives,
+// or sends if that is more; weighted, where it is too much for the cache.
+func (s Spec) oneShotBytes(w World) float64 {
+	bytes := float64(s.bytes()) * float64(w.Size-1)
+	if bytes > oneShotBytes[w.widest()] {
+		return bytes / oneShotSpill
+	}
+	return bytes
 }
 
 // log2 is the logarithm to base 2 of x >= 1, rounded down.

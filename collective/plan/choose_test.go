@@ -103,6 +103,8 @@ func TestChoiceFollowsSize(t *testing.T) {
 	}{
 		{"tiny", 4, 0, 4, func(c plan.Choice) bool { return c.Protocol == plan.LL && c.Channels == 1 }},
 		{"large", 4, 0, 64 << 20, func(c plan.Choice) bool { return c.Protocol != plan.LL && c.Algorithm == plan.Ring }},
+		{"tiny of few ranks", 8, 0, 4, func(c plan.Choice) bool { return c.Algorithm == plan.OneShot && c.Channels == 1 }},
+		{"large of few ranks", 8, 0, 64 << 20, func(c plan.Choice) bool { return c.Algorithm == plan.Ring }},
 		{"tiny on many nodes", 32, 1, 4, func(c plan.Choice) bool { return c.Algorithm == plan.Tree }},
 		{"large on many nodes", 32, 1, 1 << 30, func(c plan.Choice) bool { return c.Algorithm == plan.Ring }},
 	} {
@@ -192,7 +194,7 @@ func TestCoresAreAHosts(t *testing.T) {
 
 func TestForceOverrides(t *testing.T) {
 	w := world(0, 4)
-	for _, a := range []plan.Algorithm{plan.Ring, plan.Tree} {
+	for _, a := range []plan.Algorithm{plan.Ring, plan.Tree, plan.OneShot} {
 		for _, p := range protocols {
 			w.Force = plan.Choice{Algorithm: a, Protocol: p}
 			c := choose(t, plan.Spec{Type: dtype.Uint8, Count: 1000}, w)
@@ -203,19 +205,22 @@ func TestForceOverrides(t *testing.T) {
 
 func TestAnAlgorithmThatACollectiveLacksIsIgnored(t *testing.T) {
 	for _, tc := range []struct {
-		kind         plan.Kind
-		forced, want plan.Algorithm
+		kind   plan.Kind
+		forced plan.Algorithm
 	}{
-		{plan.Broadcast, plan.Tree, plan.Ring},
-		{plan.AllGather, plan.Tree, plan.Ring},
-		{plan.AlltoAll, plan.Ring, plan.PointToPoint},
-		{plan.Send, plan.Tree, plan.PointToPoint},
-		{plan.AllGather, plan.PointToPoint, plan.Ring},
+		{plan.Broadcast, plan.Tree},
+		{plan.AllGather, plan.Tree},
+		{plan.AlltoAll, plan.Ring},
+		{plan.Gather, plan.OneShot},
+		{plan.Send, plan.Tree},
+		{plan.AllGather, plan.PointToPoint},
 	} {
 		w := world(0, 4)
+		s := plan.Spec{Kind: tc.kind, Type: dtype.Uint8, Count: 10, Root: 1}
+		free := choose(t, s, w)
 		w.Force.Algorithm = tc.forced
-		c := choose(t, plan.Spec{Kind: tc.kind, Type: dtype.Uint8, Count: 10, Root: 1}, w)
-		require.Equal(t, tc.want, c.Algorithm)
+		c := choose(t, s, w)
+		require.Equal(t, free, c)
 		require.NotEqual(t, w.Force.Algorithm, c.Algorithm, "callers see it")
 	}
 }

@@ -36,6 +36,10 @@ func TestLatencyIsTheSumOfItsHops(t *testing.T) {
 		world           plan.World
 		inside, between float64 // hops
 	}{
+		{"oneshot", plan.AllReduce, plan.OneShot, hosts(8, 1), 1, 0},
+		{"oneshot AllGather", plan.AllGather, plan.OneShot, hosts(8, 1), 1, 0},
+		{"oneshot between hosts", plan.Reduce, plan.OneShot, hosts(8, 2), 0, 1},
+		{"oneshot over the wire", plan.AllReduce, plan.OneShot, carried, 0, 1},
 		{"ring AllReduce", plan.AllReduce, plan.Ring, hosts(8, 2), 14 - 2, 2},
 		{"ring AllReduce of hosts of one rank", plan.AllReduce, plan.Ring, hosts(4, 4), 0, 6},
 		{"ring AllGather", plan.AllGather, plan.Ring, hosts(8, 4), 7 - 3, 3},
@@ -55,6 +59,10 @@ func TestLatencyIsTheSumOfItsHops(t *testing.T) {
 			inside, _ := plan.MemoryHop(p)
 			between, _ := plan.WireHop(p)
 			got := plan.Spec{Kind: tc.kind, Type: dtype.Uint8}.Micros(tc.world, tc.alg, p)
+			if tc.alg == plan.OneShot {
+				memory, wire := plan.PeerMicros()
+				got -= 7 * (tc.inside*memory + tc.between*wire)
+			}
 			require.InDelta(t, tc.inside*inside+tc.between*between, got, 1e-9, "%s, %v", tc.name, p)
 		}
 	}

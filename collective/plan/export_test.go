@@ -9,6 +9,9 @@ func (s Spec) Micros(w World, a Algorithm, p Protocol) float64 { return s.micros
 func MemoryHop(p Protocol) (micros, bandwidth float64) { return memory.cost(p) }
 func WireHop(p Protocol) (micros, bandwidth float64)   { return wire.cost(p) }
 
+// PeerMicros is what a peer of a one-shot schedule takes, in us.
+func PeerMicros() (overMemory, overWire float64) { return peerMicros[memory], peerMicros[wire] }
+
 func (m medium) cost(p Protocol) (micros, bandwidth float64) {
 	c := m.hop(p)
 	return c.micros, c.bandwidth

@@ -39,15 +39,18 @@ func ParseKind(name string) (Kind, error) {
 	return 0, fmt.Errorf("unknown collective %q", name)
 }
 
-var algorithmNames = [...]string{AutoAlgorithm: "auto", Ring: "ring", Tree: "tree", PointToPoint: "p2p"}
+var algorithmNames = [...]string{AutoAlgorithm: "auto", Ring: "ring", Tree: "tree", PointToPoint: "p2p", OneShot: "oneshot"}
 
-// String is auto, ring, tree or p2p.
+// String is auto, ring, tree, p2p or oneshot.
 func (a Algorithm) String() string {
 	if int(a) >= len(algorithmNames) {
 		return fmt.Sprintf("Algorithm(%d)", uint8(a))
 	}
 	return algorithmNames[a]
 }
+
+// Algorithms lists those that a caller can choose between, AutoAlgorithm first.
+func Algorithms() []Algorithm { return []Algorithm{AutoAlgorithm, Ring, Tree, OneShot} }
 
 // ParseAlgorithm is the inverse of String, in any case.
 func ParseAlgorithm(name string) (Algorithm, error) {

@@ -41,6 +41,8 @@ const (
 	Ring
 	Tree
 	PointToPoint // the only one for AlltoAll, AlltoAllv, Gather, Scatter, Send, Recv
+	OneShot
+	algorithmsCount
 )
 
 // Protocol is how a chunk travels through a FIFO; see package proto.
@@ -117,6 +119,10 @@ type World struct {
 	// Allowed narrows the choice where Force has a zero.
 	Allowed Allowed
 
+	// Reproducible restricts reductions whose bits depend on the order in which
+	// inputs are combined to schedules that do so in the order of the ranks.
+	Reproducible bool
+
 	// OrderedStores reports that stores to the FIFOs' memory are seen in the
 	// order they were made, which LL and LL128 need.
 	OrderedStores bool
@@ -137,8 +143,8 @@ type Plan struct {
 type Channel struct {
 	ID int
 
-	// Threads are the pipelines of a ring or tree. A channel has one, or two
-	// for a tree (its reduce half and its broadcast half). Concurrent says
+	// Threads are the pipelines of the channel. It has one, two for a tree
+	// (its reduce half and its broadcast half), or one per root. Concurrent says
 	// that they must make progress together; otherwise one runs after the
 	// other, as when a single chunk passes through the tree.
 	Threads    []Thread
@@ -154,8 +160,14 @@ type Channel struct {
 
 // Thread is one pipeline of chunks: the same Steps for each loop.
 type Thread struct {
-	Name     string // "ring", "reduce", "broadcast" or "root"
+	Name     string // "ring", "reduce", "broadcast", "root" or "oneshot"
 	From, To []int  // ranks received from, in order of reduction, and sent to
+	// Own is how many ranks of From come before this rank itself in the order of
+	// reduction.
+	Own int
+	// Overwrites says that a result may be stored over the input before the
+	// input has left: they share memory, and no result waits for that.
+	Overwrites bool
 
 	// [Begin,End) is the channel's part of a block of the buffers. Loop l
 	// covers Chunk*Chunks elements from Begin+l*Chunk*Chunks on; the last

@@ -132,7 +132,7 @@ func (p *Plan) away(rank int) int {
 // title is what tells the threads of a channel apart.
 func (t *Thread) title(concurrent bool) string {
 	switch {
-	case t.Name == "ring":
+	case t.Name == "ring" || t.Name == "oneshot":
 		return ""
 	case concurrent:
 		return " " + t.Name + " (concurrent)"

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestCallsOneByOneUnderEveryAlgorithmProtocolAndPolicy(t *testing.T) {
 	const n = 5
-	for _, algorithm := range []plan.Algorithm{plan.Ring, plan.Tree} {
+	for _, algorithm := range []plan.Algorithm{plan.Ring, plan.Tree, plan.OneShot} {
 		for _, protocol := range []plan.Protocol{plan.Simple, plan.LL, plan.LL128} {
 			for policy := spin.Adaptive; policy <= spin.Block; policy++ {
 				for _, channels := range []int{1, 2} {
@@ -128,7 +128,7 @@ func TestARingMayFollowATreeInOneLaunch(t *testing.T) {
 // to another goroutine, on which small calls would spend most of their time.
 func TestACallOfOneChannelStartsNoGoroutine(t *testing.T) {
 	const n = 3
-	for _, algorithm := range []plan.Algorithm{plan.Ring, plan.Tree} {
+	for _, algorithm := range []plan.Algorithm{plan.Ring, plan.Tree, plan.OneShot} {
 		w := smallWorld(1)
 		w.Force.Algorithm = algorithm
 		all := engines(t, n, w, spin.Adaptive, inOneHub())

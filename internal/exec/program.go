@@ -82,6 +82,7 @@ func (e *Engine) pipe(p *plan.Plan, c *channel, t *plan.Thread) (proto.Primitive
 	ends := proto.Ends{
 		From: make([]*transport.RecvEnd, len(t.From)),
 		To:   make([]*transport.SendEnd, len(t.To)),
+		Own:  t.Own, Overwritten: t.Overwrites,
 	}
 	var err error
 	for i, peer := range t.From {

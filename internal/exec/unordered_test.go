@@ -136,7 +136,7 @@ func TestLLAndLL128AreRefusedWhereStoresMayBeReordered(t *testing.T) {
 // right over memory that shows stores in any order.
 func TestWithoutForceEverythingRunsOverReorderedStores(t *testing.T) {
 	for _, claimed := range []bool{false, true} {
-		for _, algorithm := range []plan.Algorithm{plan.Ring, plan.Tree} {
+		for _, algorithm := range []plan.Algorithm{plan.Ring, plan.Tree, plan.OneShot} {
 			t.Run(fmt.Sprintf("%v, world says %v", algorithm, claimed), func(t *testing.T) {
 				const n = 4
 				w := smallWorld(2)
