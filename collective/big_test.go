@@ -98,7 +98,7 @@ func TestPlansOfBuffersBeyond32BitsCoverThem(t *testing.T) {
 	}
 	const ranks, root = 3, 1
 	for _, kind := range kinds {
-		for _, algorithm := range []plan.Algorithm{plan.Ring, plan.Tree} {
+		for _, algorithm := range []plan.Algorithm{plan.Ring, plan.Tree, plan.OneShot} {
 			for _, protocol := range []plan.Protocol{plan.Simple, plan.LL, plan.LL128} {
 				if algorithm == plan.Tree && kind != plan.AllReduce {
 					continue

@@ -180,7 +180,7 @@ func planError(spec *plan.Spec, err error) error {
 		return nil
 	case errors.Is(err, plan.ErrSpec):
 		return &fault.Argument{Call: spec.String(), Reason: reason(spec, err), Err: ErrInvalid}
-	case errors.Is(err, plan.ErrUnordered), errors.Is(err, plan.ErrNoRoom):
+	case errors.Is(err, plan.ErrUnordered), errors.Is(err, plan.ErrNoRoom), errors.Is(err, plan.ErrOrder):
 		return &fault.Argument{Call: spec.String(), Reason: reason(spec, err), Err: ErrUnsupported}
 	}
 	return err

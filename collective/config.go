@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"slices"
 	"strconv"
 	"time"
 
@@ -26,11 +27,20 @@ import (
 type Config struct {
 	// Algorithm and Protocol force a choice where the collective has it.
 	// Default: chosen per call by a cost model.
-	// Variables: GOLLECTIVE_ALGO (auto, ring, tree), GOLLECTIVE_PROTO (auto,
-	// simple, ll, ll128), and for both NCCL's lists, such as ring,tree or
+	// Variables: GOLLECTIVE_ALGO (auto, ring, tree, oneshot), GOLLECTIVE_PROTO
+	// (auto, simple, ll, ll128), and for both NCCL's lists, such as ring,tree or
 	// ring;allreduce:^ring (plan.Allowed.ParseAlgorithms).
 	Algorithm plan.Algorithm
 	Protocol  plan.Protocol
+
+	// Reproducible has sums and products of floats combined in the order of the
+	// ranks, so that AllReduce, Reduce and ReduceScatter have the bits of a loop
+	// over ranks whatever the size, the transport, the protocol, the channels and
+	// the timing. (Types of 16 and 8 bits are rounded once, behind the last
+	// rank.) It needs the algorithm oneshot, which is slow where there are many
+	// ranks or bytes; what excludes that is an error, ErrUnsupported. Everything
+	// else is reproducible anyway. Variable: GOLLECTIVE_REPRODUCIBLE (0, 1).
+	Reproducible bool
 
 	// MinChannels and MaxChannels bound how many blocks share a call.
 	// Default: 1 and 2; at most 64.
@@ -256,8 +266,11 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Timeout < 0 {
 		refuse("Timeout", c.Timeout, "0 and more")
 	}
-	if c.Algorithm > plan.Tree {
-		refuse("Algorithm", c.Algorithm, "auto, ring and tree")
+	if !slices.Contains(plan.Algorithms(), c.Algorithm) {
+		refuse("Algorithm", c.Algorithm, "auto, ring, tree and oneshot")
+	}
+	if c.Reproducible && (c.Algorithm == plan.Ring || c.Algorithm == plan.Tree) {
+		refuse("Algorithm", c.Algorithm, "auto and oneshot, where results must be reproducible")
 	}
 	if c.Protocol > plan.LL128 {
 		refuse("Protocol", c.Protocol, "auto, simple, ll and ll128")
@@ -298,6 +311,7 @@ func (c Config) world(rank, size int, ordered bool) plan.World {
 		Cores: c.cores, Sharers: c.sharers,
 		Hosts: c.hosts, Carried: c.carried,
 		Allowed:       c.allowed,
+		Reproducible:  c.Reproducible,
 		Force:         plan.Choice{Algorithm: c.Algorithm, Protocol: c.Protocol, Channels: c.Channels},
 		OrderedStores: ordered,
 	}

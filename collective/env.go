@@ -39,6 +39,7 @@ var variables = map[string]variable{
 	"LL128_BUFFSIZE":   {"LL128BuffSize", parsed(integer, func(c *Config) *int { return &c.LL128BuffSize })},
 	"P2P_CHUNKSIZE":    {"P2PChunkSize", parsed(integer, func(c *Config) *int { return &c.P2PChunkSize })},
 	"RANKS_PER_NODE":   {"RanksPerNode", parsed(integer, func(c *Config) *int { return &c.RanksPerNode })},
+	"REPRODUCIBLE":     {"Reproducible", parsed(onOff, func(c *Config) *bool { return &c.Reproducible })},
 	"TRANSPORT":        {"Transport", parsed(text, func(c *Config) *string { return &c.Transport })},
 	"HOSTID":           {"HostID", parsed(text, func(c *Config) *string { return &c.HostID })},
 	"PROXY":            {"Proxy", parsed(text, func(c *Config) *string { return &c.Proxy })},
@@ -127,7 +128,7 @@ func policy(text string) (spin.Policy, error) { return spin.ParsePolicy(strings.
 
 // algorithms forces one algorithm, or allows those of a list.
 func algorithms(c *Config, text string) error {
-	if a, err := plan.ParseAlgorithm(text); err == nil && a <= plan.Tree {
+	if a, err := plan.ParseAlgorithm(text); err == nil && slices.Contains(plan.Algorithms(), a) {
 		c.Algorithm = a
 		return nil
 	}

@@ -21,6 +21,7 @@ func TestEveryVariableSetsItsField(t *testing.T) {
 		want     func(*Config)
 	}{
 		{"ALGO=tree", func(c *Config) { c.Algorithm = plan.Tree }},
+		{"ALGO=oneshot", func(c *Config) { c.Algorithm = plan.OneShot }},
 		{"ALGO=RING", func(c *Config) { c.Algorithm = plan.Ring }},
 		{"ALGO=auto", func(c *Config) { c.Algorithm = plan.AutoAlgorithm }},
 		{"PROTO=LL128", func(c *Config) { c.Protocol = plan.LL128 }},
@@ -34,6 +35,7 @@ func TestEveryVariableSetsItsField(t *testing.T) {
 		{"LL128_BUFFSIZE=8192", func(c *Config) { c.LL128BuffSize = 8192 }},
 		{"P2P_CHUNKSIZE=65536", func(c *Config) { c.P2PChunkSize = 65536 }},
 		{"RANKS_PER_NODE=2", func(c *Config) { c.RanksPerNode = 2 }},
+		{"REPRODUCIBLE=1", func(c *Config) { c.Reproducible = true }},
 		{"TRANSPORT=inproc", func(c *Config) { c.Transport = "inproc" }},
 		{"JOIN_TIMEOUT=3s", func(c *Config) { c.JoinTimeout = 3 * time.Second }},
 		{"SOCKET_IFNAME=eth0", func(c *Config) { c.SocketIfname = "eth0" }},

@@ -23,7 +23,7 @@ import (
 // configs are all combinations of algorithm, protocol and way of waiting.
 func configs() []collective.Config {
 	var all []collective.Config
-	for _, algorithm := range []plan.Algorithm{plan.AutoAlgorithm, plan.Ring, plan.Tree} {
+	for _, algorithm := range plan.Algorithms() {
 		for _, protocol := range []plan.Protocol{plan.AutoProtocol, plan.Simple, plan.LL, plan.LL128} {
 			for _, wait := range []spin.Policy{spin.Adaptive, spin.Spin, spin.Yield, spin.Block} {
 				all = append(all, collective.Config{Algorithm: algorithm, Protocol: protocol, Wait: wait})

@@ -69,6 +69,7 @@ type agreement struct {
 	MinChannels, MaxChannels, Channels                int
 	BuffSize, LLBuffSize, LL128BuffSize, P2PChunkSize int
 	RanksPerNode                                      int
+	Reproducible                                      bool
 	Sockets                                           bool // between all, also on one host
 }
 
@@ -80,7 +81,7 @@ func (c Config) agreement() agreement {
 		Algorithm: c.Algorithm.String(), Protocol: c.Protocol.String(), Allowed: c.allowed.String(),
 		MinChannels: c.MinChannels, MaxChannels: c.MaxChannels, Channels: c.Channels,
 		BuffSize: c.BuffSize, LLBuffSize: c.LLBuffSize, LL128BuffSize: c.LL128BuffSize,
-		P2PChunkSize: c.P2PChunkSize, RanksPerNode: c.RanksPerNode,
+		P2PChunkSize: c.P2PChunkSize, RanksPerNode: c.RanksPerNode, Reproducible: c.Reproducible,
 		Sockets: c.Transport == "tcp",
 	}
 }

@@ -69,7 +69,7 @@ var (
 	tableLevels = [factorsCount]int{
 		fKind: len(tableKinds), fRanks: 17, fCount: len(tableCounts), fType: len(dtype.All()),
 		fOp: 1 + 6, fPlace: 2, fRoot: 1 + 3, fSendOffset: 16, fRecvOffset: 16,
-		fAlgorithm: 3, fProtocol: 4, fChannels: 1 + 4, fFIFO: len(tableFIFOs), fNode: 5,
+		fAlgorithm: len(plan.Algorithms()), fProtocol: 4, fChannels: 1 + 4, fFIFO: len(tableFIFOs), fNode: 5,
 		fWait: len(tableWaits), fForm: int(trial.FormsCount),
 	}
 )
@@ -136,7 +136,7 @@ func (s setting) String() string {
 
 func settingOf(row []int, seed uint64) setting {
 	s := setting{ranks: row[fRanks] + 1, config: tableFIFOs[row[fFIFO]], form: trial.Form(row[fForm])}
-	s.config.Algorithm = plan.Algorithm(row[fAlgorithm])
+	s.config.Algorithm = plan.Algorithms()[row[fAlgorithm]]
 	s.config.Protocol = plan.Protocol(row[fProtocol])
 	s.config.Channels = row[fChannels]
 	s.config.RanksPerNode = row[fNode]

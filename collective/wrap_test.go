@@ -243,7 +243,7 @@ func TestProgramsCrossTheWrapOfTheFlags(t *testing.T) {
 	}
 	t.Logf("GOLLECTIVE_TEST_SEED=%d", seed)
 	for _, protocol := range []plan.Protocol{plan.LL, plan.LL128, plan.Simple} {
-		for _, algorithm := range []plan.Algorithm{plan.Ring, plan.Tree} {
+		for _, algorithm := range []plan.Algorithm{plan.Ring, plan.Tree, plan.OneShot} {
 			t.Run(fmt.Sprintf("%v %v", protocol, algorithm), func(t *testing.T) {
 				l := newLife(t, 4, Config{
 					Algorithm: algorithm, Protocol: protocol, Channels: 2, RanksPerNode: 1,

@@ -350,7 +350,7 @@ func (v *fixedValue) Set(text string) error {
 // forceable are the values of a forced choice, in the order in which they are
 // told. The names are those of their String methods.
 var (
-	algorithms = []plan.Algorithm{plan.AutoAlgorithm, plan.Ring, plan.Tree}
+	algorithms = plan.Algorithms()
 	protocols  = []plan.Protocol{plan.AutoProtocol, plan.Simple, plan.LL, plan.LL128}
 	policies   = []spin.Policy{spin.Spin, spin.Yield, spin.Adaptive, spin.Block}
 )
