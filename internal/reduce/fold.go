@@ -10,41 +10,65 @@ import (
 const passBytes = 8 << 10
 
 // More than two operands are combined block by block: the partial result of a
-// block meets one operand after the other before the next block is touched.
+// block meets one operand after the other before the next block is touched. Results
+// are written last, after all operands of the block have been read, so that any
+// dst may be any operand.
 
-// foldInPlace keeps the partial result in dst, which must not be a later operand
-// than the second.
-func (k *Kernel) foldInPlace(dst []byte, srcs [][]byte) {
+// foldInPlace keeps the partial result in the first dst, which must not be a later
+// operand than the second.
+func (k *Kernel) foldInPlace(dsts, srcs [][]byte) {
+	last := len(srcs) - 1
+	dst := dsts[0]
 	for at := 0; at < len(dst); at += passBytes {
 		to := min(at+passBytes, len(dst))
-		out := dst[at:to]
-		combine(k.routine, out, srcs[0][at:to], srcs[1][at:to])
-		for _, src := range srcs[2:] {
-			combine(k.routine, out, out, src[at:to])
+		acc := srcs[0][at:to]
+		for _, src := range srcs[1:last] {
+			combine(k.routine, dst[at:to], acc, src[at:to])
+			acc = dst[at:to]
 		}
+		k.spread(dsts, at, to, acc, srcs[last][at:to])
 	}
 }
 
-// foldScratch keeps the partial result aside and writes a block of dst last: dst
-// is an operand whose turn comes after a partial result would have replaced it.
-func (k *Kernel) foldScratch(dst []byte, srcs [][]byte) {
+// foldScratch keeps the partial result aside: the first dst is an operand whose turn
+// comes after a partial result would have replaced it.
+func (k *Kernel) foldScratch(dsts, srcs [][]byte) {
 	var aside block
 	last := len(srcs) - 1
-	for at := 0; at < len(dst); at += blockBytes {
-		to := min(at+blockBytes, len(dst))
+	for at := 0; at < len(dsts[0]); at += blockBytes {
+		to := min(at+blockBytes, len(dsts[0]))
 		acc := aside.bytes()[:to-at]
 		combine(k.routine, acc, srcs[0][at:to], srcs[1][at:to])
 		for _, src := range srcs[2:last] {
 			combine(k.routine, acc, acc, src[at:to])
 		}
-		combine(k.routine, dst[at:to], acc, srcs[last][at:to])
+		k.spread(dsts, at, to, acc, srcs[last][at:to])
+	}
+}
+
+// spread stores a ⊕ b in the bytes from at to to of all dsts.
+func (k *Kernel) spread(dsts [][]byte, at, to int, a, b []byte) {
+	dst := dsts[0][at:to]
+	if len(dsts) == 1 {
+		combine(k.routine, dst, a, b)
+		return
+	}
+	combinePair(k.routine, dst, dsts[1][at:to], a, b)
+	copyTo(dsts[2:], at, to, dst)
+}
+
+// copyTo stores src in the bytes from at to to of all dsts.
+func copyTo(dsts [][]byte, at, to int, src []byte) {
+	for _, dst := range dsts {
+		copy(dst[at:to], src)
 	}
 }
 
 // foldWidened accumulates in float32. It serves small floats, three operands or
 // more.
-func (k *Kernel) foldWidened(dst []byte, srcs [][]byte) {
+func (k *Kernel) foldWidened(dsts, srcs [][]byte) {
 	var wide widened
+	dst := dsts[0]
 	step := len(wide.acc) * k.size
 	for at := 0; at < len(dst); at += step {
 		to := min(at+step, len(dst))
@@ -53,20 +77,21 @@ func (k *Kernel) foldWidened(dst []byte, srcs [][]byte) {
 			wide.take(k, src[at:to])
 		}
 		wide.finish(k, dst[at:to])
+		copyTo(dsts[1:], at, to, dst[at:to])
 	}
 }
 
-// foldStaged is Reduce for operands at addresses that the processor cannot load
+// foldStaged is ReduceTo for operands at addresses that the processor cannot load
 // from: every block is copied to an aligned one first. Any number of operands.
-func (k *Kernel) foldStaged(dst []byte, srcs [][]byte) {
+func (k *Kernel) foldStaged(dsts, srcs [][]byte) {
 	var wide widened
 	var accBlock, inBlock block
 	step := blockBytes
 	if k.widens {
 		step = len(wide.acc) * k.size
 	}
-	for at := 0; at < len(dst); at += step {
-		to := min(at+step, len(dst))
+	for at := 0; at < len(dsts[0]); at += step {
+		to := min(at+step, len(dsts[0]))
 		acc, in := accBlock.bytes()[:to-at], inBlock.bytes()[:to-at]
 		copy(acc, srcs[0][at:to])
 		if k.widens {
@@ -83,7 +108,7 @@ func (k *Kernel) foldStaged(dst []byte, srcs [][]byte) {
 		if k.widens {
 			wide.finish(k, acc)
 		}
-		copy(dst[at:to], acc)
+		copyTo(dsts, at, to, acc)
 	}
 }
 

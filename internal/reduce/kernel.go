@@ -88,21 +88,52 @@ func (k *Kernel) Reduce(dst []byte, srcs [][]byte) {
 	case len(srcs) == 1:
 		copy(dst, srcs[0])
 	case k.traps(dst, srcs...):
-		k.foldStaged(dst, srcs)
+		k.foldStaged([][]byte{dst}, srcs)
 	case len(srcs) == 2:
 		combine(k.routine, dst, srcs[0], srcs[1])
 	case k.widens:
-		k.foldWidened(dst, srcs)
+		k.foldWidened([][]byte{dst}, srcs)
 	case holds(srcs[2:], dst):
-		k.foldScratch(dst, srcs)
+		k.foldScratch([][]byte{dst}, srcs)
 	default:
-		k.foldInPlace(dst, srcs)
+		k.foldInPlace([][]byte{dst}, srcs)
+	}
+}
+
+// ReduceTo stores what Reduce gives in every one of dsts, of which there is at
+// least one: the same bits everywhere. Any of dsts may be any one of srcs; no other
+// overlap is allowed.
+//
+// NCCL: reduceCopy in src/device/common_kernel.h.
+func (k *Kernel) ReduceTo(dsts, srcs [][]byte) {
+	dst := dsts[0]
+	switch {
+	case len(dsts) == 1:
+		k.Reduce(dst, srcs)
+	case len(srcs) == 1:
+		for _, dst := range dsts {
+			copy(dst, srcs[0])
+		}
+	case k.trapsAny(dsts, srcs):
+		k.foldStaged(dsts, srcs)
+	case len(srcs) == 2 && len(dsts) == 2:
+		combinePair(k.routine, dst, dsts[1], srcs[0], srcs[1])
+	case len(srcs) > 2 && k.widens:
+		k.foldWidened(dsts, srcs)
+	case holds(srcs[2:], dst):
+		k.foldScratch(dsts, srcs)
+	default:
+		k.foldInPlace(dsts, srcs)
 	}
 }
 
 // traps reports whether operands must be copied to aligned memory first.
 func (k *Kernel) traps(dst []byte, srcs ...[]byte) bool {
 	return k.stages && !(aligned(k.size, dst) && aligned(k.size, srcs...))
+}
+
+func (k *Kernel) trapsAny(dsts, srcs [][]byte) bool {
+	return k.stages && !(aligned(k.size, dsts...) && aligned(k.size, srcs...))
 }
 
 // HasPre reports whether a rank's own input must go through Pre before it is

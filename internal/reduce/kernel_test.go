@@ -82,10 +82,12 @@ func (d *data) column(operands, i int) []uint64 {
 	return xs
 }
 
-// shape is one call: elements, operands, which operand is dst (or -1), and the
-// misalignment of dst and of each operand.
+// shape is one call: elements, operands, which operand is dst (or -1), which ones
+// further results are, and the misalignment of results and of each operand. Without
+// further results the call is Reduce.
 type shape struct {
 	elements, operands, inPlace int
+	also                        []int
 	alignDst                    int
 	alignSrc                    [5]int
 	staged                      bool
@@ -105,25 +107,36 @@ func (d *data) check(t *testing.T, op Op, s shape) {
 			store(d.typ, srcs[i], e, d.inputs[i][e])
 		}
 	}
-	dst := newBuffer(size, s.alignDst)
-	if s.inPlace >= 0 {
-		dst = bufs[s.inPlace]
+	var dsts [][]byte
+	var results []buffer
+	overwritten := map[int]bool{}
+	for i, operand := range append([]int{s.inPlace}, s.also...) {
+		dst := newBuffer(size, (s.alignDst+5*i)%16)
+		if operand >= 0 {
+			dst, overwritten[operand] = bufs[operand], true
+		}
+		dsts, results = append(dsts, dst.body), append(results, dst)
 	}
-	k.Reduce(dst.body, srcs)
+	if len(dsts) == 1 {
+		k.Reduce(dsts[0], srcs)
+	} else {
+		k.ReduceTo(dsts, srcs)
+	}
 
-	for e := range s.elements {
-		if got, want := load(d.typ, dst.body, e), d.want[op][s.operands][e]; !same(d.typ, d.exact[op] || s.operands == 1, got, want) {
-			require.Failf(t, "wrong element", "%v %v %+v: element %d of %#x is %#x, want %#x", d.typ, op, s, e, d.column(s.operands, e), got, want)
+	want := d.want[op][s.operands]
+	for _, dst := range results {
+		for e := range s.elements {
+			if got := load(d.typ, dst.body, e); !same(d.typ, d.exact[op] || s.operands == 1, got, want[e]) {
+				require.Failf(t, "wrong element", "%v %v %+v: element %d of %#x is %#x, want %#x", d.typ, op, s, e, d.column(s.operands, e), got, want[e])
+			}
 		}
+		require.True(t, bytes.Equal(dst.body, dsts[0]), "%v %v %+v: results differ", d.typ, op, s)
+		require.True(t, dst.guardsIntact(), "%v %v %+v: wrote outside a result", d.typ, op, s)
 	}
-	require.True(t, dst.guardsIntact(), "%v %v %+v: wrote outside dst", d.typ, op, s)
 	for i, src := range srcs {
-		if i == s.inPlace {
-			continue
-		}
 		require.True(t, bufs[i].guardsIntact(), "%v %v %+v: wrote outside operand %d", d.typ, op, s, i)
 		for e := range s.elements {
-			if load(d.typ, src, e) != d.inputs[i][e] {
+			if !overwritten[i] && load(d.typ, src, e) != d.inputs[i][e] {
 				require.Failf(t, "operand changed", "%v %v %+v: operand %d", d.typ, op, s, i)
 			}
 		}
@@ -163,6 +176,52 @@ func TestEveryLength(t *testing.T) {
 				s.alignSrc[i] = rng.IntN(16)
 			}
 			d.check(t, op, s)
+		}
+	})
+}
+
+// further draws the operands that further results are, all different from inPlace
+// and from each other, or -1.
+func further(rng *rand.Rand, results, operands, inPlace int) []int {
+	var list []int
+	for _, operand := range rng.Perm(operands) {
+		if operand != inPlace && rng.IntN(2) == 0 {
+			list = append(list, operand)
+		}
+	}
+	for len(list) < results {
+		list = append(list, -1)
+	}
+	list = list[:results]
+	rng.Shuffle(results, func(i, j int) { list[i], list[j] = list[j], list[i] })
+	return list
+}
+
+func TestSeveralResultsOfEveryLength(t *testing.T) {
+	each(t, 257, func(t *testing.T, rng *rand.Rand, d *data, op Op) {
+		for n := 0; n <= 257; n++ {
+			for _, operands := range []int{2, 1 + rng.IntN(5)} {
+				s := shape{elements: n, operands: operands, inPlace: rng.IntN(operands+1) - 1, alignDst: rng.IntN(16)}
+				s.also = further(rng, 1+n%4, operands, s.inPlace)
+				for i := range s.alignSrc {
+					s.alignSrc[i] = rng.IntN(16)
+				}
+				d.check(t, op, s)
+			}
+		}
+	})
+}
+
+func TestSeveralResultsAcrossBlocks(t *testing.T) {
+	each(t, 2*passBytes+3, func(t *testing.T, rng *rand.Rand, d *data, op Op) {
+		for operands := 1; operands <= 5; operands++ {
+			for results := 2; results <= 4; results++ {
+				n := []int{blockBytes, passBytes, 2 * passBytes}[rng.IntN(3)]/d.typ.Size() - 2 + rng.IntN(5)
+				s := shape{elements: n, operands: operands, inPlace: rng.IntN(operands+1) - 1, alignDst: rng.IntN(16), staged: rng.IntN(3) == 0}
+				s.also = further(rng, results-1, operands, s.inPlace)
+				s.alignSrc[rng.IntN(operands)] = rng.IntN(16)
+				d.check(t, op, s)
+			}
 		}
 	})
 }
@@ -470,8 +529,11 @@ func TestNothingAllocates(t *testing.T) {
 				k.Reduce(a, [][]byte{a, b})
 				k.Reduce(a, [][]byte{b, c, d})
 				k.Reduce(a, [][]byte{d, c, b, a})
+				k.ReduceTo([][]byte{a, b}, [][]byte{a, b})
+				k.ReduceTo([][]byte{d, a, b}, [][]byte{a, b, c, d})
 				k.Pre(a, b)
 				k.Post(a)
+				staged.ReduceTo([][]byte{a[1:4089], d[:4088]}, [][]byte{b[:4088], c[:4088]})
 				staged.Reduce(a[1:4089], [][]byte{b[:4088], c[:4088]})
 				staged.Pre(a[1:4089], b[:4088])
 				staged.Post(a[1:4089])

@@ -7,7 +7,7 @@ package reduce
 import "github.com/gollective/gollective/dtype"
 
 // n is a positive number of vectors; each function's twin is the Go routine of the
-// same name, or of the table's.
+// same name, or of the table's, or what stores the same twice.
 
 //go:noescape
 func addBytesAVX2(dst, a, b *byte, n int)
@@ -163,6 +163,132 @@ func minUint64AVX2(dst, a, b *byte, n int)
 func minUint8AVX2(dst, a, b *byte, n int)
 
 //go:noescape
+func addBytesPairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func mulBytesPairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func addWordsPairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func mulWordsPairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func addQuadsPairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func mulQuadsPairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func addFloat32PairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func mulFloat32PairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func addFloat64PairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func mulFloat64PairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func addHalfPairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func mulHalfPairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func addBfloatPairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func mulBfloatPairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func addE4M3PairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func mulE4M3PairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func addE5M2PairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func mulE5M2PairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func maxBfloatPairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func maxE4M3PairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func maxE5M2PairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func maxFloat32PairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func maxFloat64PairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func maxHalfPairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func maxInt32PairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func maxInt64PairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func maxInt8PairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func maxUint32PairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func maxUint64PairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func maxUint8PairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func minBfloatPairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func minE4M3PairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func minE5M2PairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func minFloat32PairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func minFloat64PairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func minHalfPairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func minInt32PairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func minInt64PairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func minInt8PairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func minUint32PairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func minUint64PairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func minUint8PairAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
 func widenHalfAVX2(dst, src *byte, n int)
 
 //go:noescape
@@ -276,6 +402,100 @@ func combineBlock(r routine, dst, a, b *byte, n int) {
 		minUint64AVX2(dst, a, b, n)
 	case minUint8:
 		minUint8AVX2(dst, a, b, n)
+	default:
+		panic("reduce: a Kernel that For did not make")
+	}
+}
+
+// pairBlock is combineBlock with a second result.
+//
+//go:noinline
+func pairBlock(r routine, dst, also, a, b *byte, n int) {
+	switch r {
+	case add8:
+		addBytesPairAVX2(dst, also, a, b, n)
+	case mul8:
+		mulBytesPairAVX2(dst, also, a, b, n)
+	case add32:
+		addWordsPairAVX2(dst, also, a, b, n)
+	case mul32:
+		mulWordsPairAVX2(dst, also, a, b, n)
+	case add64:
+		addQuadsPairAVX2(dst, also, a, b, n)
+	case mul64:
+		mulQuadsPairAVX2(dst, also, a, b, n)
+	case addFloat32:
+		addFloat32PairAVX2(dst, also, a, b, n)
+	case mulFloat32:
+		mulFloat32PairAVX2(dst, also, a, b, n)
+	case addFloat64:
+		addFloat64PairAVX2(dst, also, a, b, n)
+	case mulFloat64:
+		mulFloat64PairAVX2(dst, also, a, b, n)
+	case addHalf:
+		addHalfPairAVX2(dst, also, a, b, n)
+	case mulHalf:
+		mulHalfPairAVX2(dst, also, a, b, n)
+	case addBfloat:
+		addBfloatPairAVX2(dst, also, a, b, n)
+	case mulBfloat:
+		mulBfloatPairAVX2(dst, also, a, b, n)
+	case addE4M3:
+		addE4M3PairAVX2(dst, also, a, b, n)
+	case mulE4M3:
+		mulE4M3PairAVX2(dst, also, a, b, n)
+	case addE5M2:
+		addE5M2PairAVX2(dst, also, a, b, n)
+	case mulE5M2:
+		mulE5M2PairAVX2(dst, also, a, b, n)
+	case maxBfloat:
+		maxBfloatPairAVX2(dst, also, a, b, n)
+	case maxE4M3:
+		maxE4M3PairAVX2(dst, also, a, b, n)
+	case maxE5M2:
+		maxE5M2PairAVX2(dst, also, a, b, n)
+	case maxFloat32:
+		maxFloat32PairAVX2(dst, also, a, b, n)
+	case maxFloat64:
+		maxFloat64PairAVX2(dst, also, a, b, n)
+	case maxHalf:
+		maxHalfPairAVX2(dst, also, a, b, n)
+	case maxInt32:
+		maxInt32PairAVX2(dst, also, a, b, n)
+	case maxInt64:
+		maxInt64PairAVX2(dst, also, a, b, n)
+	case maxInt8:
+		maxInt8PairAVX2(dst, also, a, b, n)
+	case maxUint32:
+		maxUint32PairAVX2(dst, also, a, b, n)
+	case maxUint64:
+		maxUint64PairAVX2(dst, also, a, b, n)
+	case maxUint8:
+		maxUint8PairAVX2(dst, also, a, b, n)
+	case minBfloat:
+		minBfloatPairAVX2(dst, also, a, b, n)
+	case minE4M3:
+		minE4M3PairAVX2(dst, also, a, b, n)
+	case minE5M2:
+		minE5M2PairAVX2(dst, also, a, b, n)
+	case minFloat32:
+		minFloat32PairAVX2(dst, also, a, b, n)
+	case minFloat64:
+		minFloat64PairAVX2(dst, also, a, b, n)
+	case minHalf:
+		minHalfPairAVX2(dst, also, a, b, n)
+	case minInt32:
+		minInt32PairAVX2(dst, also, a, b, n)
+	case minInt64:
+		minInt64PairAVX2(dst, also, a, b, n)
+	case minInt8:
+		minInt8PairAVX2(dst, also, a, b, n)
+	case minUint32:
+		minUint32PairAVX2(dst, also, a, b, n)
+	case minUint64:
+		minUint64PairAVX2(dst, also, a, b, n)
+	case minUint8:
+		minUint8PairAVX2(dst, also, a, b, n)
 	default:
 		panic("reduce: a Kernel that For did not make")
 	}

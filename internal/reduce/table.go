@@ -94,6 +94,19 @@ func combine(r routine, dst, a, b []byte) {
 	}
 }
 
+// combinePair stores a ⊕ b in dst and in also; equal lengths, either may be a or b.
+func combinePair(r routine, dst, also, a, b []byte) {
+	done := 0
+	if len(dst) > fewBytes {
+		done = pairVectors(r, dst, also, a, b)
+	}
+	for ; done < len(dst); done += passBytes {
+		to := min(done+passBytes, len(dst))
+		combine(r, dst[done:to], a[done:to], b[done:to])
+		copy(also[done:to], dst[done:to])
+	}
+}
+
 func combineArithmetic(r routine, dst, a, b []byte) {
 	switch r {
 	case add8:

@@ -42,6 +42,20 @@ func combineVectors(r routine, dst, a, b []byte) int {
 	return len(dst)
 }
 
+// pairVectors is combineVectors with a second result, also, as long as dst.
+func pairVectors(r routine, dst, also, a, b []byte) int {
+	if !useAVX2 {
+		return 0
+	}
+	also, a, b = also[:len(dst)], a[:len(dst)], b[:len(dst)]
+	whole := len(dst) &^ (vectorBytes - 1)
+	for at := 0; at < whole; at += callBytes {
+		n := min(whole-at, callBytes)
+		pairBlock(r, &dst[at], &also[at], &a[at], &b[at], n/vectorBytes)
+	}
+	return whole
+}
+
 // crawls reports whether the Go routine takes several nanoseconds for an element,
 // of which there are up to 31 after the last whole vector: longer than it takes to
 // make a vector of them.

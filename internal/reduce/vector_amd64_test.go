@@ -31,6 +31,7 @@ func TestTheGoRoutinesAlone(t *testing.T) {
 		TestEveryAlignment(t)
 		TestEveryPairOfSpecialValues(t)
 		TestFoldsAcrossBlocks(t)
+		TestSeveralResultsAcrossBlocks(t)
 	})
 }
 

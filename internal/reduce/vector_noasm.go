@@ -8,6 +8,8 @@ import "github.com/gollective/gollective/dtype"
 
 func combineVectors(routine, []byte, []byte, []byte) int { return 0 }
 
+func pairVectors(routine, []byte, []byte, []byte, []byte) int { return 0 }
+
 func scaleVectors(dtype.Type, []byte, []byte, uint64) int { return 0 }
 
 func widenVectors(dtype.Type, []float32, []byte) int { return 0 }

@@ -20,6 +20,11 @@ func kernels() []kernel {
 	var all []kernel
 	all = append(all, arithmetic()...)
 	all = append(all, order()...)
+	for _, k := range slices.Clone(all) {
+		if k.Kind == "combine" {
+			all = append(all, k.paired())
+		}
+	}
 	return append(all, conversions()...)
 }
 
@@ -85,7 +90,7 @@ func arithmetic() []kernel {
 		with := func(op func(string) []string, b func(place) string) func(place) []string {
 			return func(at place) []string {
 				lines := append([]string{"VMOVDQU " + at.x(0) + ", Y0"}, op(b(at))...)
-				return append(lines, "VMOVDQU Y0, "+at.d(0))
+				return append(lines, at.put("VMOVDQU", "Y0", 0)...)
 			}
 		}
 		memory := func(at place) string { return at.y(0) }
@@ -110,7 +115,7 @@ func order() []kernel {
 			lines := body(operation)
 			all = append(all, kernel{operation + name, "combine", operation + name, wide, wide, setup, func(at place) []string {
 				code := []string{"VMOVDQU " + at.x(0) + ", Y0", "VMOVDQU " + at.y(0) + ", Y1"}
-				return append(append(code, lines...), "VMOVDQU Y2, "+at.d(0))
+				return append(append(code, lines...), at.put("VMOVDQU", "Y2", 0)...)
 			}})
 		}
 	}
@@ -182,16 +187,16 @@ type smallFloat struct {
 	infinity  uint64 // the greatest magnitude that is no NaN
 	nan       uint64
 	// Eight elements, from memory to Y0 or Y1 as float32 (over the X register of the
-	// same number), and from Y0 to memory. A nil pair: the kernels are written out.
+	// same number), and from Y0 to the result.
 	widen  func(from, register string) []string
-	narrow func(to string) []string
+	narrow func(at place, offset int) []string
 }
 
 var smallFloats = []smallFloat{
 	{"Half", "dtype.Half", 16, 0x7c00, 0x7e00, widenHalf, narrowHalf},
 	{"Bfloat", "dtype.Bfloat", 16, 0x7f80, 0x7fc0, widenBfloat, narrowBfloat},
-	{"E4M3", "dtype.F8E4M3", 8, 0x7e, 0x7f, widenE4M3, func(to string) []string { return quantise(e4m3, to) }},
-	{"E5M2", "dtype.F8E5M2", 8, 0x7c, 0x7e, widenE5M2, func(to string) []string { return quantise(e5m2, to) }},
+	{"E4M3", "dtype.F8E4M3", 8, 0x7e, 0x7f, widenE4M3, func(at place, offset int) []string { return quantise(e4m3, at, offset) }},
+	{"E5M2", "dtype.F8E5M2", 8, 0x7c, 0x7e, widenE5M2, func(at place, offset int) []string { return quantise(e5m2, at, offset) }},
 }
 
 // order compares patterns as signed integers; those of two negative numbers are
@@ -225,7 +230,7 @@ func (f smallFloat) kernel(name, instruction string) kernel {
 		var lines []string
 		for o := 0; o < wide; o += f.bits {
 			lines = append(append(lines, f.widen(at.x(o), "0")...), f.widen(at.y(o), "1")...)
-			lines = append(append(lines, instruction+" Y1, Y0, Y0"), f.narrow(at.d(o))...)
+			lines = append(append(lines, instruction+" Y1, Y0, Y0"), f.narrow(at, o)...)
 		}
 		return lines
 	}
@@ -242,7 +247,7 @@ func (f smallFloat) scale() kernel {
 		var lines []string
 		for o := 0; o < wide; o += f.bits {
 			lines = append(lines, f.widen(at.x(o), "0")...)
-			lines = append(append(lines, "VMULPS Y8, Y0, Y0"), f.narrow(at.d(o))...)
+			lines = append(append(lines, "VMULPS Y8, Y0, Y0"), f.narrow(at, o)...)
 		}
 		return lines
 	}
@@ -255,10 +260,10 @@ func conversions() []kernel {
 	for _, f := range smallFloats {
 		all = append(all,
 			kernel{"widen" + f.name, "widen", f.typ, f.bits, wide, nil, func(at place) []string {
-				return append(f.widen(at.x(0), "0"), "VMOVDQU Y0, "+at.d(0))
+				return append(f.widen(at.x(0), "0"), at.put("VMOVDQU", "Y0", 0)...)
 			}},
 			kernel{"narrow" + f.name, "narrow", f.typ, wide, f.bits, f.setup(), func(at place) []string {
-				return append([]string{"VMOVDQU " + at.x(0) + ", Y0"}, f.narrow(at.d(0))...)
+				return append([]string{"VMOVDQU " + at.x(0) + ", Y0"}, f.narrow(at, 0)...)
 			}},
 		)
 	}
@@ -280,8 +285,9 @@ func widenHalf(from, register string) []string {
 	return []string{"VCVTPH2PS " + from + ", Y" + register}
 }
 
-func narrowHalf(to string) []string {
-	return []string{"VCMPPS $3, Y0, Y0, Y2", "VBLENDVPS Y2, Y12, Y0, Y0", "VCVTPS2PH $0, Y0, " + to}
+func narrowHalf(at place, offset int) []string {
+	return append([]string{"VCMPPS $3, Y0, Y0, Y2", "VBLENDVPS Y2, Y12, Y0, Y0", "VCVTPS2PH $0, Y0, X0"},
+		at.put("VMOVDQU", "X0", offset)...)
 }
 
 func widenBfloat(from, register string) []string {
@@ -297,9 +303,9 @@ func roundBfloat(y string) []string {
 	}
 }
 
-func narrowBfloat(to string) []string {
-	return append(roundBfloat("Y0"),
-		"VPSRLD $16, Y0, Y0", "VEXTRACTI128 $1, Y0, X1", "VPACKUSDW X1, X0, X0", "VMOVDQU X0, "+to)
+func narrowBfloat(at place, offset int) []string {
+	lines := append(roundBfloat("Y0"), "VPSRLD $16, Y0, Y0", "VEXTRACTI128 $1, Y0, X1", "VPACKUSDW X1, X0, X0")
+	return append(lines, at.put("VMOVDQU", "X0", offset)...)
 }
 
 // combineBfloat takes the even and the odd elements of a vector apart: the one are
@@ -313,7 +319,8 @@ func combineBfloat(at place, instruction string, scale bool) []string {
 	}
 	lines = append(lines, instruction+" "+even+", Y2, Y2", instruction+" "+odd+", Y0, Y0")
 	lines = append(append(lines, roundBfloat("Y2")...), roundBfloat("Y0")...)
-	return append(lines, "VPSRLD $16, Y2, Y2", "VPBLENDW $0xaa, Y0, Y2, Y2", "VMOVDQU Y2, "+at.d(0))
+	lines = append(lines, "VPSRLD $16, Y2, Y2", "VPBLENDW $0xaa, Y0, Y2, Y2")
+	return append(lines, at.put("VMOVDQU", "Y2", 0)...)
 }
 
 // widenE5M2: an E5M2 is the upper half of a float16.
@@ -343,9 +350,9 @@ var (
 )
 
 // quantise is dtype's, eight at a time: an addition rounds.
-func quantise(f octet, to string) []string {
+func quantise(f octet, at place, offset int) []string {
 	excess := f.drop<<23 + f.least>>f.drop
-	return []string{
+	lines := []string{
 		"VCMPPS $3, Y0, Y0, Y2",
 		"VPSRLD $24, Y0, Y1", "VPAND " + vector(32, 0x80) + ", Y1, Y1",
 		"VPAND " + vector(32, 0x7fffffff) + ", Y0, Y0", "VPMINUD " + vector(32, f.most) + ", Y0, Y0",
@@ -354,6 +361,7 @@ func quantise(f octet, to string) []string {
 		"VPSUBD Y3, Y0, Y0", fmt.Sprintf("VPSRLD $%d, Y3, Y3", f.drop), "VPADDD Y3, Y0, Y0",
 		"VPSUBD " + vector(32, excess) + ", Y0, Y0", "VPOR Y1, Y0, Y0",
 		"VBLENDVPS Y2, " + vector(32, f.nan) + ", Y0, Y0",
-		"VEXTRACTI128 $1, Y0, X1", "VPACKUSDW X1, X0, X0", "VPACKUSWB X0, X0, X0", "VMOVQ X0, " + to,
+		"VEXTRACTI128 $1, Y0, X1", "VPACKUSDW X1, X0, X0", "VPACKUSWB X0, X0, X0",
 	}
+	return append(lines, at.put("VMOVQ", "X0", offset)...)
 }

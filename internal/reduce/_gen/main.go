@@ -31,19 +31,36 @@ var declarations string
 // the turn's own.
 type kernel struct {
 	Name    string // its Go twin, or what the twin's table calls it
-	Kind    string // combine, scale, widen or narrow
+	Kind    string // combine, pair, scale, widen or narrow
 	Case    string // what the switch of its kind compares with
 	in, out int
 	setup   []string
 	body    func(at place) []string
 }
 
-// place is where the operands of a turn are.
-type place struct{ dst, a, b int }
+// place is where the operands of a turn are, and its result, of which a pair makes two.
+type place struct {
+	dst, a, b int
+	pair      bool
+}
 
-func (p place) d(offset int) string { return fmt.Sprintf("%d(DI)", p.dst+offset) }
+// put stores a register in the result.
+func (p place) put(instruction, register string, offset int) []string {
+	lines := []string{fmt.Sprintf("%s %s, %d(DI)", instruction, register, p.dst+offset)}
+	if p.pair {
+		lines = append(lines, fmt.Sprintf("%s %s, %d(R8)", instruction, register, p.dst+offset))
+	}
+	return lines
+}
+
 func (p place) x(offset int) string { return fmt.Sprintf("%d(SI)", p.a+offset) }
 func (p place) y(offset int) string { return fmt.Sprintf("%d(DX)", p.b+offset) }
+
+// paired is k with a second result.
+func (k kernel) paired() kernel {
+	k.Name, k.Kind = k.Name+"Pair", "pair"
+	return k
+}
 
 // Symbol is the assembly function's name.
 func (k kernel) Symbol() string { return k.Name + "AVX2" }
@@ -53,6 +70,8 @@ func (k kernel) Signature() string {
 	switch k.Kind {
 	case "combine":
 		return "(dst, a, b *byte, n int)"
+	case "pair":
+		return "(dst, also, a, b *byte, n int)"
 	case "scale":
 		return "(dst, src *byte, factor uint64, n int)"
 	}
@@ -65,6 +84,8 @@ func (k kernel) Prologue() []string {
 	switch k.Kind {
 	case "combine":
 		lines = append(lines, "MOVQ a+8(FP), SI", "MOVQ b+16(FP), DX", "MOVQ n+24(FP), CX")
+	case "pair":
+		lines = append(lines, "MOVQ also+8(FP), R8", "MOVQ a+16(FP), SI", "MOVQ b+24(FP), DX", "MOVQ n+32(FP), CX")
 	case "scale":
 		lines = append(lines, "MOVQ src+8(FP), SI", "VMOVQ factor+16(FP), X8", "MOVQ n+24(FP), CX")
 	default:
@@ -75,7 +96,10 @@ func (k kernel) Prologue() []string {
 
 // Arguments is the size of the frame's arguments.
 func (k kernel) Arguments() int {
-	if k.Kind == "combine" || k.Kind == "scale" {
+	switch k.Kind {
+	case "pair":
+		return 40
+	case "combine", "scale":
 		return 32
 	}
 	return 24
@@ -84,7 +108,7 @@ func (k kernel) Arguments() int {
 // Unrolled is how many vectors the long loop takes a turn: four where that is
 // little code, for the loop's own instructions would count there.
 func (k kernel) Unrolled() int {
-	if len(k.body(place{})) > 12 {
+	if len(k.body(place{})) > 14 {
 		return 1
 	}
 	return 4
@@ -94,11 +118,14 @@ func (k kernel) Unrolled() int {
 func (k kernel) Turn(vectors int) []string {
 	var lines []string
 	for i := range vectors {
-		lines = append(lines, k.body(place{i * k.out, i * k.in, i * k.in})...)
+		lines = append(lines, k.body(place{i * k.out, i * k.in, i * k.in, k.Kind == "pair"})...)
 	}
 	lines = append(lines, fmt.Sprintf("ADDQ $%d, SI", vectors*k.in), fmt.Sprintf("ADDQ $%d, DI", vectors*k.out))
-	if k.Kind == "combine" {
+	if k.Kind == "combine" || k.Kind == "pair" {
 		lines = append(lines, fmt.Sprintf("ADDQ $%d, DX", vectors*k.in))
+	}
+	if k.Kind == "pair" {
+		lines = append(lines, fmt.Sprintf("ADDQ $%d, R8", vectors*k.out))
 	}
 	return lines
 }
