@@ -37,3 +37,22 @@ func overlay(memory []byte) *sharedHead {
 	_ = memory[sharedStart-1]
 	return (*sharedHead)(unsafe.Pointer(&memory[0]))
 }
+
+// overlayDesk views the beginning of memory, which starts on a multiple of Line and
+// has at least deskStart bytes, as a deskHead.
+func overlayDesk(memory []byte) *deskHead {
+	_ = memory[deskStart-1]
+	return (*deskHead)(unsafe.Pointer(&memory[0]))
+}
+
+// overlayPlace views memory, which starts on a multiple of Line, as a post and what
+// comes behind it. The post's words are plain ones, used as words or as bytes by one
+// side at a time, as its sequence says.
+func overlayPlace(memory []byte) place {
+	p := (*post)(unsafe.Pointer(&memory[:postBytes][0]))
+	return place{
+		post:  p,
+		small: memory[postBytes-8*PostWords : postBytes : postBytes],
+		slot:  memory[postBytes:len(memory):len(memory)],
+	}
+}

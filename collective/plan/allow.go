@@ -47,12 +47,12 @@ func (a *Allowed) ParseAlgorithms(list string) error {
 // of sendrecv, whatever operation they belong to.
 func (a *Allowed) ParseProtocols(list string) error {
 	return parseList(list, &a.protocols, listed{
-		what: "protocol", names: listedNames(Simple, LL, LL128),
+		what: "protocol", names: listedNames(Simple, LL, LL128, Direct),
 		has: func(k Kind) choices {
 			if k.pointToPoint() {
 				return 1<<Simple | 1<<LL
 			}
-			return 1<<Simple | 1<<LL | 1<<LL128
+			return 1<<Simple | 1<<LL | 1<<LL128 | 1<<Direct
 		},
 		kinds: []Kind{AllReduce, Reduce, Broadcast, AllGather, ReduceScatter, Send},
 	})
@@ -175,7 +175,7 @@ func (l listed) choices(names string) (choices, error) {
 // String is what is allowed, as lists that can be read again: first the
 // algorithms, behind a space the protocols; "auto" where nothing is excluded.
 func (a Allowed) String() string {
-	return listText(a.algorithms, listedAlgorithms()) + " " + listText(a.protocols, listedNames(Simple, LL, LL128))
+	return listText(a.algorithms, listedAlgorithms()) + " " + listText(a.protocols, listedNames(Simple, LL, LL128, Direct))
 }
 
 func listText(allowed [kindsCount]choices, names []string) string {

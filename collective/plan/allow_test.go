@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -30,7 +31,7 @@ func allowedNames(t *testing.T, a Allowed, k Kind) (algorithms, protocols string
 }
 
 func TestListsOfAlgorithmsAllowWhatTheyName(t *testing.T) {
-	const all = "ring,tree,oneshot"
+	const all = "ring,tree,oneshot,twoshot"
 	for _, tc := range []struct {
 		list                            string
 		allReduce, barrier, broadcastOf string
@@ -39,13 +40,14 @@ func TestListsOfAlgorithmsAllowWhatTheyName(t *testing.T) {
 		{"tree", "tree", "tree", all}, // a broadcast has no tree: ignored
 		{"Ring,TREE", "ring,tree", "ring,tree", "ring"},
 		{"oneShot", "oneshot", "oneshot", "oneshot"},
-		{"^ring", "tree,oneshot", "tree,oneshot", "oneshot"},
-		{"^tree", "ring,oneshot", "ring,oneshot", "ring,oneshot"},
-		{"^tree,oneshot", "ring", "ring", "ring"},
+		{"^ring", "tree,oneshot,twoshot", "tree,oneshot,twoshot", "oneshot,twoshot"},
+		{"^tree", "ring,oneshot,twoshot", "ring,oneshot,twoshot", "ring,oneshot,twoshot"},
+		{"^tree,oneshot", "ring,twoshot", "ring,twoshot", "ring,twoshot"},
+		{"twoshot", "twoshot", "twoshot", "twoshot"},
 		{"allreduce:tree", "tree", "tree", all},
-		{"ring;allreduce:^ring", "tree,oneshot", "tree,oneshot", "ring"},
+		{"ring;allreduce:^ring", "tree,oneshot,twoshot", "tree,oneshot,twoshot", "ring"},
 		{"ring,tree;allreduce:tree;broadcast:ring", "tree", "tree", "ring"},
-		{" ring , tree ; all_reduce : ^ tree ", "ring,oneshot", "ring,oneshot", "ring"},
+		{" ring , tree ; all_reduce : ^ tree ", "ring,oneshot,twoshot", "ring,oneshot,twoshot", "ring"},
 		{"ReduceScatter:ring", all, all, all},
 	} {
 		var a Allowed
@@ -90,11 +92,11 @@ func TestListsThatSayNothingSensibleAreRefused(t *testing.T) {
 		"ring;":                         `unknown algorithm ""`,
 		"ring;tree":                     `"tree" names no collective, which only the first entry may do without`,
 		"allreduce:ring;tree":           `"tree" names no collective`,
-		"^ring,tree,oneshot":            `"^ring,tree,oneshot" leaves no algorithm`,
+		"^ring,tree,oneshot,twoshot":    `"^ring,tree,oneshot,twoshot" leaves no algorithm`,
 		"^^ring":                        `unknown algorithm "^ring"`,
 		"ring,^tree":                    `unknown algorithm "^tree"`,
 		"broadcast:tree":                `"broadcast:tree" leaves no algorithm for broadcast`,
-		"reduce:^ring,oneshot":          `"reduce:^ring,oneshot" leaves no algorithm for reduce`,
+		"reduce:^ring,oneshot,twoshot":  `"reduce:^ring,oneshot,twoshot" leaves no algorithm for reduce`,
 		"allreduce:ring;AllReduce:ring": "allreduce is named twice",
 		"gather:ring":                   `unknown collective "gather", accepted are allreduce, reduce, broadcast, allgather, reducescatter`,
 		":ring":                         `unknown collective ""`,
@@ -135,23 +137,37 @@ func TestChoicesAreAmongWhatIsAllowed(t *testing.T) {
 	}
 	for range 2000 {
 		kind := []Kind{AllReduce, Broadcast, AllGather, ReduceScatter, Reduce, Barrier}[r.IntN(6)]
-		algorithms, as := random([]string{"ring", "tree", "oneshot"})
-		protocols, ps := random([]string{"simple", "ll", "ll128"})
+		algorithms, as := random([]string{"ring", "tree", "oneshot", "twoshot"})
+		protocols, ps := random([]string{"simple", "ll", "ll128", "direct"})
 		messages, ms := random([]string{"simple", "ll"})
 		var a Allowed
 		require.NoError(t, a.ParseAlgorithms(algorithms))
 		require.NoError(t, a.ParseProtocols(fmt.Sprintf("%s;sendrecv:%s", protocols, messages)))
 		w := World{
+			Sight: Sight(r.IntN(3)), DeskPayload: 1 << r.IntN(20),
 			Size: 1 + r.IntN(9), RanksPerNode: r.IntN(3), MaxChannels: 1 + r.IntN(3), OrderedStores: true, Allowed: a,
 			Payload: [4]int{0, 1 << 16, 1 << 12, 1 << 14}, P2PPayload: [4]int{0, 1 << 16, 1 << 12, 0},
 		}
 		count := r.IntN(1 << (1 + r.IntN(24)))
 		c, err := Choose(Spec{Kind: kind, Type: dtype.Float32, Count: count}, w)
 		require.NoError(t, err)
-		if kind == AllReduce || kind == Barrier || as["ring"] || as["oneshot"] { // the others have no tree
+		// What a kind does not have, or this world, is as good as not listed; a list of
+		// nothing else is ignored.
+		can := func(name string) bool {
+			switch name {
+			case "tree":
+				return kind == AllReduce || kind == Barrier
+			case "twoshot":
+				return w.Sight != SeesNothing && kind != Barrier && ps["direct"]
+			}
+			return true
+		}
+		if slices.ContainsFunc([]string{"ring", "tree", "oneshot", "twoshot"}, func(name string) bool { return as[name] && can(name) }) {
 			require.True(t, as[c.Algorithm.String()], "%v: %v among %q", kind, c.Algorithm, algorithms)
 		}
-		require.True(t, ps[c.Protocol.String()], "%v among %q", c.Protocol, protocols)
+		if ps["simple"] || ps["ll"] || ps["ll128"] {
+			require.True(t, ps[c.Protocol.String()], "%v among %q", c.Protocol, protocols)
+		}
 
 		c, err = Choose(Spec{Kind: Gather, Type: dtype.Float32, Count: count}, w)
 		require.NoError(t, err)

@@ -45,10 +45,13 @@ func Build(s Spec, w World) (*Plan, error) {
 	if w.Size == 1 || s.Count == 0 {
 		return p, nil
 	}
-	switch c.Algorithm {
-	case Tree:
+	switch {
+	case c.Protocol == Direct:
+		p.Channels = directChannels(s, w, c)
+		p.instead = s.ringProtocol(w)
+	case c.Algorithm == Tree:
 		p.Channels = treeChannels(s, w, c)
-	case OneShot:
+	case c.Algorithm == OneShot:
 		p.Channels = oneShotChannels(s, w, c)
 	default:
 		p.Channels = ringChannels(s, w, c)

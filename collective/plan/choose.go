@@ -20,7 +20,7 @@ var ErrNoRoom = errors.New("a FIFO step does not hold an element")
 
 // ErrOrder is returned when results must be reproducible, and no algorithm that is
 // allowed combines the inputs in the order of the ranks.
-var ErrOrder = errors.New("only oneshot combines in the order of the ranks, which reproducible results need")
+var ErrOrder = errors.New("only oneshot and twoshot combine in the order of the ranks, which reproducible results need")
 
 // hopCost is what one hop of a protocol costs.
 type hopCost struct {
@@ -75,6 +75,17 @@ var (
 	// mostOneShotRanks bounds the worlds in which one-shot schedules are chosen
 	// unasked: they need FIFOs between all ranks.
 	mostOneShotRanks = 16
+	// mostDirectRanks is the same for two-shot schedules, in which every rank looks at
+	// every other.
+	mostDirectRanks = 64
+
+	// What Direct costs: a look at each other and what each further rank adds to it,
+	// in us; bytes that are read where they were posted, and bytes that are read and
+	// written where the callers have them, in GB/s.
+	directMicros         = 0.10
+	directPeerMicros     = 0.03
+	directShownBandwidth = 12.0
+	directLentBandwidth  = 14.0
 
 	// treeEfficiency is how much of the bandwidth a tree keeps, whose inner
 	// ranks combine more streams than its leaves; NCCL's factor.
@@ -94,7 +105,7 @@ func (m medium) hop(p Protocol) hopCost {
 // multiplies it by the number of ranks.
 //
 // NCCL: topoGetAlgoInfo in src/enqueue.cc, thread thresholds in src/graph/tuning.cc.
-var blockBytes = [...]float64{Simple: 512 * 64, LL: 512 * 8, LL128: 640 * 8}
+var blockBytes = [...]float64{Simple: 512 * 64, LL: 512 * 8, LL128: 640 * 8, Direct: 256 << 10}
 
 // Choose picks algorithm, protocol and number of channels for a call: the
 // combination for which latency + bytes/bandwidth is least, ties to the lower
@@ -115,7 +126,12 @@ func Choose(s Spec, w World) (Choice, error) {
 	if s.Kind.pointToPoint() {
 		return s.choosePointToPoint(w)
 	}
-	if p := w.Force.Protocol; p != AutoProtocol {
+	if p := w.Force.Protocol; p == Direct || w.Force.Algorithm == TwoShot {
+		if !slices.ContainsFunc(s.Kind.algorithms(w.Force.Algorithm), func(a Algorithm) bool { return s.sees(w, a) }) ||
+			p != Direct && p != AutoProtocol {
+			return Choice{}, ErrSight
+		}
+	} else if p != AutoProtocol {
 		if err := w.runs(p, w.Payload[:], s.Type.Size()); err != nil {
 			return Choice{}, err
 		}
@@ -124,16 +140,20 @@ func Choose(s Spec, w World) (Choice, error) {
 	if len(candidates) == 0 {
 		return Choice{}, fmt.Errorf("%v: %w", s.Kind, ErrOrder)
 	}
+	allowed := w.Allowed.protocols[s.Kind]
+	if allowed == 1<<Direct && !slices.ContainsFunc(candidates, func(a Algorithm) bool { return s.sees(w, a) }) {
+		allowed = 0
+	}
 	best, least := Choice{}, math.Inf(1)
 	for _, a := range candidates {
-		for p := Simple; p <= LL128; p++ {
+		for p := Simple; p <= Direct; p++ {
 			if w.Force.Protocol != AutoProtocol && w.Force.Protocol != p {
 				continue
 			}
-			if w.Force.Protocol != p && !w.Allowed.protocols[s.Kind].has(int(p)) {
+			if w.Force.Protocol != p && !allowed.has(int(p)) {
 				continue
 			}
-			if w.runs(p, w.Payload[:], s.Type.Size()) != nil {
+			if !s.can(w, a, p) {
 				continue
 			}
 			if t := s.micros(w, a, p); t < least || best.Algorithm == AutoAlgorithm {
@@ -148,21 +168,41 @@ func Choose(s Spec, w World) (Choice, error) {
 	return best, nil
 }
 
+// can reports whether algorithm a of this call runs with protocol p.
+func (s Spec) can(w World, a Algorithm, p Protocol) bool {
+	if p == Direct {
+		return s.sees(w, a)
+	}
+	return a != TwoShot && w.runs(p, w.Payload[:], s.Type.Size()) == nil
+}
+
 // candidates are the algorithms to choose from: the forced one, or those that are
 // allowed; none if results must be reproducible and none of them sees to that.
 func (s Spec) candidates(w World) []Algorithm {
 	all := s.Kind.algorithms(w.Force.Algorithm)
 	forced := w.Force.Algorithm == all[0]
 	if !forced {
-		all = slices.DeleteFunc(all, func(a Algorithm) bool { return !w.Allowed.algorithms[s.Kind].has(int(a)) })
+		all = slices.DeleteFunc(all, func(a Algorithm) bool { return a == TwoShot && !(s.sees(w, a) && w.allowsDirect(s.Kind)) })
+		allowed := func(a Algorithm) bool { return w.Allowed.algorithms[s.Kind].has(int(a)) }
+		if slices.ContainsFunc(all, allowed) {
+			all = slices.DeleteFunc(all, func(a Algorithm) bool { return !allowed(a) })
+		}
 	}
 	if w.Reproducible && w.Size > 1 && s.ordered() {
-		all = slices.DeleteFunc(all, func(a Algorithm) bool { return a != OneShot })
+		all = slices.DeleteFunc(all, func(a Algorithm) bool { return a != OneShot && a != TwoShot })
 	}
 	if (w.Size > mostOneShotRanks || w.Size == 1) && len(all) > 1 {
-		all = slices.DeleteFunc(all, func(a Algorithm) bool { return a == OneShot })
+		all = slices.DeleteFunc(all, func(a Algorithm) bool { return a == OneShot || a == TwoShot && w.Size > mostDirectRanks })
 	}
 	return all
+}
+
+// allowsDirect reports whether Direct is neither excluded nor forced away.
+func (w World) allowsDirect(k Kind) bool {
+	if p := w.Force.Protocol; p != AutoProtocol {
+		return p == Direct
+	}
+	return w.Allowed.protocols[k].has(int(Direct))
 }
 
 // ordered reports whether the order in which inputs are combined shows in the
@@ -174,8 +214,11 @@ func (s Spec) ordered() bool {
 // algorithms lists what a collective can use: the forced one alone if it is
 // among them.
 func (k Kind) algorithms(forced Algorithm) []Algorithm {
-	all := []Algorithm{Ring, OneShot}
-	if k == AllReduce || k == Barrier {
+	all := []Algorithm{Ring, OneShot, TwoShot}
+	switch k {
+	case AllReduce:
+		all = []Algorithm{Ring, Tree, OneShot, TwoShot}
+	case Barrier:
 		all = []Algorithm{Ring, Tree, OneShot}
 	}
 	for _, a := range all {
@@ -204,6 +247,9 @@ func (w World) runs(p Protocol, payload []int, size int) error {
 // micros is the model's time for a call, in us: the latency of all hops that
 // follow each other, and the bytes at the pace of the slowest link.
 func (s Spec) micros(w World, a Algorithm, p Protocol) float64 {
+	if p == Direct {
+		return s.directMicros(w, a)
+	}
 	bandwidth := w.bandwidth(p, a)
 	bytes := float64(s.bytes())
 	if s.Kind == AllGather || s.Kind == ReduceScatter {
@@ -408,6 +454,9 @@ func (w World) wideChannels() int {
 // channels is how many channels take part in a call of a collective: fewer for
 // small calls.
 func (s Spec) channels(w World, c Choice) int {
+	if c.Algorithm == OneShot && c.Protocol == Direct {
+		return 1
+	}
 	c.Channels = w.wideChannels()
 	if w.Force.Channels == 0 {
 		bytes := float64(s.bytes())

@@ -39,9 +39,9 @@ func ParseKind(name string) (Kind, error) {
 	return 0, fmt.Errorf("unknown collective %q", name)
 }
 
-var algorithmNames = [...]string{AutoAlgorithm: "auto", Ring: "ring", Tree: "tree", PointToPoint: "p2p", OneShot: "oneshot"}
+var algorithmNames = [...]string{AutoAlgorithm: "auto", Ring: "ring", Tree: "tree", PointToPoint: "p2p", OneShot: "oneshot", TwoShot: "twoshot"}
 
-// String is auto, ring, tree, p2p or oneshot.
+// String is auto, ring, tree, p2p, oneshot or twoshot.
 func (a Algorithm) String() string {
 	if int(a) >= len(algorithmNames) {
 		return fmt.Sprintf("Algorithm(%d)", uint8(a))
@@ -50,7 +50,7 @@ func (a Algorithm) String() string {
 }
 
 // Algorithms lists those that a caller can choose between, AutoAlgorithm first.
-func Algorithms() []Algorithm { return []Algorithm{AutoAlgorithm, Ring, Tree, OneShot} }
+func Algorithms() []Algorithm { return []Algorithm{AutoAlgorithm, Ring, Tree, OneShot, TwoShot} }
 
 // ParseAlgorithm is the inverse of String, in any case.
 func ParseAlgorithm(name string) (Algorithm, error) {
@@ -62,9 +62,9 @@ func ParseAlgorithm(name string) (Algorithm, error) {
 	return 0, fmt.Errorf("unknown algorithm %q, want one of %s", name, strings.Join(algorithmNames[:], ", "))
 }
 
-var protocolNames = [...]string{AutoProtocol: "auto", Simple: "simple", LL: "ll", LL128: "ll128"}
+var protocolNames = [...]string{AutoProtocol: "auto", Simple: "simple", LL: "ll", LL128: "ll128", Direct: "direct"}
 
-// String is auto, simple, ll or ll128.
+// String is auto, simple, ll, ll128 or direct.
 func (p Protocol) String() string {
 	if int(p) >= len(protocolNames) {
 		return fmt.Sprintf("Protocol(%d)", uint8(p))

@@ -42,10 +42,11 @@ const (
 	Tree
 	PointToPoint // the only one for AlltoAll, AlltoAllv, Gather, Scatter, Send, Recv
 	OneShot
+	TwoShot
 	algorithmsCount
 )
 
-// Protocol is how a chunk travels through a FIFO; see package proto.
+// Protocol is how data get from rank to rank; see package proto.
 type Protocol uint8
 
 const (
@@ -53,6 +54,7 @@ const (
 	Simple
 	LL
 	LL128
+	Direct // no FIFO: see direct.go
 )
 
 // Spec is one call as every rank must make it. Two ranks that pass different
@@ -123,6 +125,11 @@ type World struct {
 	// inputs are combined to schedules that do so in the order of the ranks.
 	Reproducible bool
 
+	// Sight is how much of each other's memory the ranks see, and DeskPayload how many
+	// bytes of payload a desk takes.
+	Sight       Sight
+	DeskPayload int
+
 	// OrderedStores reports that stores to the FIFOs' memory are seen in the
 	// order they were made, which LL and LL128 need.
 	OrderedStores bool
@@ -137,6 +144,8 @@ type Plan struct {
 	Size     int
 	Hosts    *topo.Hosts // nil if there is one
 	Channels []Channel
+
+	instead Protocol
 }
 
 // Channel is the work of one block.
@@ -149,6 +158,10 @@ type Channel struct {
 	// other, as when a single chunk passes through the tree.
 	Threads    []Thread
 	Concurrent bool
+
+	// Direct is set instead of the above where ranks use each other's memory. Threads
+	// may then have what to do if some of it turns out not to be in sight.
+	Direct *Sharing
 
 	// Transfers are the messages of a point-to-point plan, in the order in
 	// which they should be started. All of them may progress at once, except

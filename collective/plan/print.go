@@ -46,13 +46,62 @@ func (p *Plan) print(b *bytes.Buffer) {
 	}
 	for i := range p.Channels {
 		ch := &p.Channels[i]
+		if ch.Direct != nil {
+			p.printDirect(b, ch)
+			if len(ch.Threads) > 0 {
+				fmt.Fprintf(b, "where a buffer is not in sight, a ring with %v:\n", p.instead)
+			}
+		}
 		for j := range ch.Threads {
 			p.printThread(b, ch, &ch.Threads[j])
 		}
-		if len(ch.Threads) == 0 {
+		if len(ch.Threads) == 0 && ch.Direct == nil {
 			p.printMessages(b, ch)
 		}
 	}
+}
+
+// printDirect tells what a rank does without FIFOs.
+func (p *Plan) printDirect(b *bytes.Buffer, ch *Channel) {
+	s := p.Spec
+	if ch.Direct.Shares == nil {
+		fmt.Fprintf(b, "channel %d: every rank posts, each takes what it needs\n", ch.ID)
+		posts := s.Kind != Broadcast || p.Rank == s.Root
+		takes := s.Kind != Reduce || p.Rank == s.Root
+		if posts {
+			fmt.Fprintf(b, "  post                 [0,%d) of the input\n", p.shown())
+		}
+		if takes {
+			fmt.Fprintf(b, "  %-20s %s\n", p.taking(), "of all posts, in the order of the ranks")
+		}
+		return
+	}
+	how := "stores it in the outputs"
+	if ch.Direct.Pulls {
+		how = "others fetch it"
+	}
+	if s.Kind == AllGather || s.Kind == Broadcast {
+		how = "all ranks fetch it"
+	}
+	mine := ch.Direct.Shares[p.Rank]
+	fmt.Fprintf(b, "channel %d: every rank lends its buffers; each combines a share, in the order of the ranks, and %s\n", ch.ID, how)
+	fmt.Fprintf(b, "  %-20s [%d,%d)\n", p.taking(), mine.Begin, mine.End)
+}
+
+// shown is how many elements a rank posts.
+func (p *Plan) shown() int {
+	if p.Spec.Kind == ReduceScatter {
+		return p.Spec.Count * p.Size
+	}
+	return p.Spec.Count
+}
+
+// taking is what a rank does with what it sees.
+func (p *Plan) taking() string {
+	if p.Spec.Kind.reduces() {
+		return "reduce"
+	}
+	return "copy"
 }
 
 func plural(n int, what string) string {
