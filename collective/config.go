@@ -42,6 +42,14 @@ type Config struct {
 	// else is reproducible anyway. Variable: GOLLECTIVE_REPRODUCIBLE (0, 1).
 	Reproducible bool
 
+	// TunerFile is a file of rules in the format of NCCL's tuner plugin, such as
+	// gollective tune writes, that decide instead of the cost model
+	// (plan.ParseTuning; docs/tuning.md). What is forced, or must be reproducible,
+	// stays. All ranks need the same rules. Default "": none. Variable:
+	// GOLLECTIVE_TUNER_FILE.
+	TunerFile string
+	tuning    *plan.Tuning // what is in it
+
 	// MinChannels and MaxChannels bound how many blocks share a call.
 	// Default: 1 and 2; at most 64.
 	// Variables: GOLLECTIVE_MIN_NCHANNELS, GOLLECTIVE_MAX_NCHANNELS.
@@ -298,6 +306,9 @@ func (c Config) withDefaults() (Config, error) {
 		errs = append(errs, fmt.Errorf("%w: %s: %w", ErrInvalid, given, err))
 	}
 	c.Logger = c.logger()
+	if c.tuning, err = c.readTuning(); err != nil {
+		errs = append(errs, err)
+	}
 	c.cores = runtime.GOMAXPROCS(0)
 	return c, errors.Join(errs...)
 }
@@ -309,6 +320,7 @@ func (c Config) world(rank, size int, ordered bool) plan.World {
 		RanksPerNode: c.RanksPerNode,
 		MinChannels:  c.MinChannels, MaxChannels: c.MaxChannels,
 		Cores: c.cores, Sharers: c.sharers,
+		Tuning: c.tuning,
 		Hosts: c.hosts, Carried: c.carried,
 		Allowed:       c.allowed,
 		Reproducible:  c.Reproducible,

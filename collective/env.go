@@ -39,6 +39,7 @@ var variables = map[string]variable{
 	"LL128_BUFFSIZE":   {"LL128BuffSize", parsed(integer, func(c *Config) *int { return &c.LL128BuffSize })},
 	"P2P_CHUNKSIZE":    {"P2PChunkSize", parsed(integer, func(c *Config) *int { return &c.P2PChunkSize })},
 	"RANKS_PER_NODE":   {"RanksPerNode", parsed(integer, func(c *Config) *int { return &c.RanksPerNode })},
+	"TUNER_FILE":       {"TunerFile", parsed(text, func(c *Config) *string { return &c.TunerFile })},
 	"REPRODUCIBLE":     {"Reproducible", parsed(onOff, func(c *Config) *bool { return &c.Reproducible })},
 	"TRANSPORT":        {"Transport", parsed(text, func(c *Config) *string { return &c.Transport })},
 	"HOSTID":           {"HostID", parsed(text, func(c *Config) *string { return &c.HostID })},

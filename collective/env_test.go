@@ -36,6 +36,7 @@ func TestEveryVariableSetsItsField(t *testing.T) {
 		{"P2P_CHUNKSIZE=65536", func(c *Config) { c.P2PChunkSize = 65536 }},
 		{"RANKS_PER_NODE=2", func(c *Config) { c.RanksPerNode = 2 }},
 		{"REPRODUCIBLE=1", func(c *Config) { c.Reproducible = true }},
+		{"TUNER_FILE=t.csv", func(c *Config) { c.TunerFile = "t.csv" }},
 		{"TRANSPORT=inproc", func(c *Config) { c.Transport = "inproc" }},
 		{"JOIN_TIMEOUT=3s", func(c *Config) { c.JoinTimeout = 3 * time.Second }},
 		{"SOCKET_IFNAME=eth0", func(c *Config) { c.SocketIfname = "eth0" }},
@@ -65,7 +66,7 @@ func TestEveryVariableSetsItsField(t *testing.T) {
 			Algorithm: plan.Ring, Protocol: plan.LL, Wait: spin.Yield, Timeout: time.Second, MinChannels: 3, MaxChannels: 4,
 			BuffSize: 5 << 10, LLBuffSize: 6 << 10, LL128BuffSize: 7 << 10, P2PChunkSize: 8 << 10, RanksPerNode: 9,
 			Transport: "shm", JoinTimeout: time.Minute, SocketIfname: "lo", SocketFamily: "AF_INET6", Ports: "1000-1001",
-			Accounting: true, Profile: true,
+			Accounting: true, Profile: true, TunerFile: "u.csv",
 			HostID: "h", Proxy: "thread", ProxyCPUs: "0", SocketThreads: 4, SocketsPerThread: 5, SocketBuffer: 6, SocketRate: 7,
 			PeerTimeout: time.Hour, TLS: "off", TLSCert: "x", TLSKey: "y", TLSCA: "z",
 		}} {
@@ -150,6 +151,9 @@ func TestABadValueIsNamedTogetherWithWhatIsAccepted(t *testing.T) {
 		{"JOIN_TIMEOUT", "soon", "such as 90s"},
 		{"PORTS", "nowhere", "nowhere"},
 		{"DEBUG", "LOUD", "INFO"},
+		{"TUNER_FILE", "there-is-none.csv", "no such file"},
+		{"TUNER_FILE", "plan", "accepted are files"},
+		{"TUNER_FILE", "env_test.go", "env_test.go:1: column 1"},
 	} {
 		t.Run(tc.name+"="+tc.value, func(t *testing.T) {
 			t.Setenv(envPrefix+tc.name, tc.value)

@@ -184,7 +184,7 @@ func join(ctx context.Context, world launch.World, ranks int, c Config) (j *job,
 	}
 	j = newJob(world.Rank, control, depot, c.JoinTimeout)
 	j.port, j.sockets = port, c.Transport == "tcp"
-	if j.processes, err = decodeDescriptions(control.Descriptions(), j.self); err != nil {
+	if j.processes, err = decodeDescriptions(control.Descriptions(), j.self, c.tuning); err != nil {
 		j.end()
 		return j, err
 	}
@@ -202,7 +202,7 @@ func (c Config) describe(world launch.World, id bootstrap.ID, ranks int, depot *
 	host, _ := os.Hostname() // for messages
 	d := description{
 		Version: descriptionVersion, Ranks: ranks, Depot: depot.Address(), Mark: mark, Machine: c.machine(),
-		Host: host, PID: os.Getpid(), CPUs: affinity.Own(), Quota: ownQuota(), Config: c.agreement(),
+		Host: host, PID: os.Getpid(), CPUs: affinity.Own(), Quota: ownQuota(), Config: c.agreement(), Tuned: c.tuned(),
 	}
 	local := world.LocalSize == world.Size && c.HostID == ""
 	if c.Transport == "tcp" || c.Transport != "shm" && !local {

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gollective/gollective/collective/plan"
 	"github.com/gollective/gollective/collective/topo"
 	"github.com/gollective/gollective/internal/affinity"
 	"github.com/gollective/gollective/transport/shm"
@@ -61,6 +62,7 @@ type description struct {
 	CPUs    affinity.Mask // on which it may run
 	Quota   int           // processors that its cgroup grants; 0 = no less than CPUs
 	Config  agreement
+	Tuned   tuned
 }
 
 // agreement is what all ranks must have set alike: plans depend on it.
@@ -74,7 +76,7 @@ type agreement struct {
 }
 
 // descriptionVersion is that of everything processes exchange above bootstrap.
-const descriptionVersion = 2
+const descriptionVersion = 3
 
 func (c Config) agreement() agreement {
 	return agreement{
@@ -87,8 +89,8 @@ func (c Config) agreement() agreement {
 }
 
 // decodeDescriptions reads what the processes have told and compares it with
-// this process's own.
-func decodeDescriptions(texts [][]byte, self int) ([]description, error) {
+// this process's own, whose rules of a tuner file are given.
+func decodeDescriptions(texts [][]byte, self int, rules *plan.Tuning) ([]description, error) {
 	all := make([]description, len(texts))
 	for number, text := range texts {
 		d := &all[number]
@@ -109,6 +111,9 @@ func decodeDescriptions(texts [][]byte, self int) ([]description, error) {
 			theirs, _ := json.Marshal(d.Config)
 			return nil, fmt.Errorf("%w: configurations differ: process %d has %s, process %d (%s, pid %d) has %s",
 				ErrMismatch, self, mine, number, d.Host, d.PID, theirs)
+		}
+		if err := tunedDifferently(all, self, number, rules); err != nil {
+			return nil, err
 		}
 	}
 	return all, nil

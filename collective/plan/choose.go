@@ -109,7 +109,8 @@ var blockBytes = [...]float64{Simple: 512 * 64, LL: 512 * 8, LL128: 640 * 8, Dir
 
 // Choose picks algorithm, protocol and number of channels for a call: the
 // combination for which latency + bytes/bandwidth is least, ties to the lower
-// numbers. It looks at nothing that differs between ranks.
+// numbers. It looks at nothing that differs between ranks. A rule of World.Tuning
+// that fits decides instead, where it can run.
 //
 // World.Force overrides it field by field. A forced algorithm, or for
 // point-to-point traffic a forced protocol, that the operation does not have is
@@ -125,6 +126,9 @@ func Choose(s Spec, w World) (Choice, error) {
 	}
 	if s.Kind.pointToPoint() {
 		return s.choosePointToPoint(w)
+	}
+	if c, ok := s.tuned(w); ok {
+		return c, nil
 	}
 	if p := w.Force.Protocol; p == Direct || w.Force.Algorithm == TwoShot {
 		if !slices.ContainsFunc(s.Kind.algorithms(w.Force.Algorithm), func(a Algorithm) bool { return s.sees(w, a) }) ||

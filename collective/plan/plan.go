@@ -121,6 +121,10 @@ type World struct {
 	// Allowed narrows the choice where Force has a zero.
 	Allowed Allowed
 
+	// Tuning decides instead of the model where one of its rules fits, as far as
+	// Force, Allowed and Reproducible leave that open.
+	Tuning *Tuning
+
 	// Reproducible restricts reductions whose bits depend on the order in which
 	// inputs are combined to schedules that do so in the order of the ranks.
 	Reproducible bool
