@@ -16,11 +16,11 @@ const passBytes = 8 << 10
 
 // foldInPlace keeps the partial result in the first dst, which must not be a later
 // operand than the second.
-func (k *Kernel) foldInPlace(dsts, srcs [][]byte) {
+func (k *Kernel) foldInPlace(dsts, srcs [][]byte, at, end int) {
 	last := len(srcs) - 1
 	dst := dsts[0]
-	for at := 0; at < len(dst); at += passBytes {
-		to := min(at+passBytes, len(dst))
+	for ; at < end; at += passBytes {
+		to := min(at+passBytes, end)
 		acc := srcs[0][at:to]
 		for _, src := range srcs[1:last] {
 			combine(k.routine, dst[at:to], acc, src[at:to])
@@ -32,18 +32,25 @@ func (k *Kernel) foldInPlace(dsts, srcs [][]byte) {
 
 // foldScratch keeps the partial result aside: the first dst is an operand whose turn
 // comes after a partial result would have replaced it.
-func (k *Kernel) foldScratch(dsts, srcs [][]byte) {
+func (k *Kernel) foldScratch(dsts, srcs [][]byte, at, end int) {
 	var aside block
 	last := len(srcs) - 1
-	for at := 0; at < len(dsts[0]); at += blockBytes {
-		to := min(at+blockBytes, len(dsts[0]))
-		acc := aside.bytes()[:to-at]
-		combine(k.routine, acc, srcs[0][at:to], srcs[1][at:to])
-		for _, src := range srcs[2:last] {
-			combine(k.routine, acc, acc, src[at:to])
-		}
+	for ; at < end; at += blockBytes {
+		to := min(at+blockBytes, end)
+		acc := k.fold(aside.bytes(), srcs[:last], at, to)
 		k.spread(dsts, at, to, acc, srcs[last][at:to])
 	}
+}
+
+// fold combines the bytes from at to to of srcs and returns the result, which is in
+// aside where there is more than one of srcs.
+func (k *Kernel) fold(aside []byte, srcs [][]byte, at, to int) []byte {
+	acc := srcs[0][at:to]
+	for _, src := range srcs[1:] {
+		combine(k.routine, aside[:to-at], acc, src[at:to])
+		acc = aside[:to-at]
+	}
+	return acc
 }
 
 // spread stores a ⊕ b in the bytes from at to to of all dsts.
@@ -66,32 +73,29 @@ func copyTo(dsts [][]byte, at, to int, src []byte) {
 
 // foldWidened accumulates in float32. It serves small floats, three operands or
 // more.
-func (k *Kernel) foldWidened(dsts, srcs [][]byte) {
+func (k *Kernel) foldWidened(dsts, srcs [][]byte, at, end int) {
 	var wide widened
 	dst := dsts[0]
 	step := len(wide.acc) * k.size
-	for at := 0; at < len(dst); at += step {
-		to := min(at+step, len(dst))
-		wide.start(k, srcs[0][at:to])
-		for _, src := range srcs[1:] {
-			wide.take(k, src[at:to])
-		}
+	for ; at < end; at += step {
+		to := min(at+step, end)
+		wide.fold(k, srcs, at, to)
 		wide.finish(k, dst[at:to])
 		copyTo(dsts[1:], at, to, dst[at:to])
 	}
 }
 
-// foldStaged is ReduceTo for operands at addresses that the processor cannot load
+// foldStaged is reduceRange for operands at addresses that the processor cannot load
 // from: every block is copied to an aligned one first. Any number of operands.
-func (k *Kernel) foldStaged(dsts, srcs [][]byte) {
+func (k *Kernel) foldStaged(dsts, srcs [][]byte, at, end int) {
 	var wide widened
 	var accBlock, inBlock block
 	step := blockBytes
 	if k.widens {
 		step = len(wide.acc) * k.size
 	}
-	for at := 0; at < len(dsts[0]); at += step {
-		to := min(at+step, len(dsts[0]))
+	for ; at < end; at += step {
+		to := min(at+step, end)
 		acc, in := accBlock.bytes()[:to-at], inBlock.bytes()[:to-at]
 		copy(acc, srcs[0][at:to])
 		if k.widens {
@@ -115,6 +119,14 @@ func (k *Kernel) foldStaged(dsts, srcs [][]byte) {
 // widened is a block of small floats on its way through float32.
 type widened struct {
 	acc, in [256]float32
+}
+
+// fold takes the bytes from at to to of srcs.
+func (w *widened) fold(k *Kernel, srcs [][]byte, at, to int) {
+	w.start(k, srcs[0][at:to])
+	for _, src := range srcs[1:] {
+		w.take(k, src[at:to])
+	}
 }
 
 // start takes the first operand; no operand is longer than the block.

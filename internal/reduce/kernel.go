@@ -44,6 +44,7 @@ type Kernel struct {
 	scalar  uint64 // factor of pre: the bits of one element
 	ranks   uint32 // divisor of post
 	stages  bool   // copies operands to aligned memory where they are not aligned
+	streams bool   // ReduceTo stores past the caches
 }
 
 // For returns the kernel for op over ranks ranks. The scalar is looked at for
@@ -84,20 +85,11 @@ func For(t dtype.Type, op Op, ranks int, scalar Scalar) (Kernel, error) {
 // Types of 16 and 8 bits accumulate in float32 and are rounded once. There is at
 // least one source; one alone is copied bit for bit.
 func (k *Kernel) Reduce(dst []byte, srcs [][]byte) {
-	switch {
-	case len(srcs) == 1:
-		copy(dst, srcs[0])
-	case k.traps(dst, srcs...):
-		k.foldStaged([][]byte{dst}, srcs)
-	case len(srcs) == 2:
+	if len(srcs) == 2 && !k.stages { // by far the most frequent
 		combine(k.routine, dst, srcs[0], srcs[1])
-	case k.widens:
-		k.foldWidened([][]byte{dst}, srcs)
-	case holds(srcs[2:], dst):
-		k.foldScratch([][]byte{dst}, srcs)
-	default:
-		k.foldInPlace([][]byte{dst}, srcs)
+		return
 	}
+	k.reduceRange([][]byte{dst}, srcs, 0, len(dst))
 }
 
 // ReduceTo stores what Reduce gives in every one of dsts, of which there is at
@@ -106,34 +98,44 @@ func (k *Kernel) Reduce(dst []byte, srcs [][]byte) {
 //
 // NCCL: reduceCopy in src/device/common_kernel.h.
 func (k *Kernel) ReduceTo(dsts, srcs [][]byte) {
-	dst := dsts[0]
-	switch {
-	case len(dsts) == 1:
-		k.Reduce(dst, srcs)
-	case len(srcs) == 1:
-		for _, dst := range dsts {
-			copy(dst, srcs[0])
-		}
-	case k.trapsAny(dsts, srcs):
-		k.foldStaged(dsts, srcs)
-	case len(srcs) == 2 && len(dsts) == 2:
-		combinePair(k.routine, dst, dsts[1], srcs[0], srcs[1])
-	case len(srcs) > 2 && k.widens:
-		k.foldWidened(dsts, srcs)
-	case holds(srcs[2:], dst):
-		k.foldScratch(dsts, srcs)
-	default:
-		k.foldInPlace(dsts, srcs)
+	from, to := 0, 0
+	if k.streams && !k.stages {
+		from, to = k.streamable(dsts, srcs)
 	}
+	if from < to {
+		k.reduceRange(dsts, srcs, 0, from)
+		k.streamRange(dsts, srcs, from, to)
+	}
+	k.reduceRange(dsts, srcs, to, len(dsts[0]))
+}
+
+// reduceRange is ReduceTo for the bytes from at to end.
+func (k *Kernel) reduceRange(dsts, srcs [][]byte, at, end int) {
+	switch {
+	case at == end:
+	case len(srcs) == 1:
+		copyTo(dsts, at, end, srcs[0][at:end])
+	case k.trapsAny(dsts, srcs):
+		k.foldStaged(dsts, srcs, at, end)
+	case len(srcs) == 2 && len(dsts) <= 2:
+		k.spread(dsts, at, end, srcs[0][at:end], srcs[1][at:end])
+	case len(srcs) > 2 && k.widens:
+		k.foldWidened(dsts, srcs, at, end)
+	case holds(srcs[2:], dsts[0]):
+		k.foldScratch(dsts, srcs, at, end)
+	default:
+		k.foldInPlace(dsts, srcs, at, end)
+	}
+}
+
+// trapsAny is traps for several results.
+func (k *Kernel) trapsAny(dsts, srcs [][]byte) bool {
+	return k.stages && !(aligned(k.size, dsts...) && aligned(k.size, srcs...))
 }
 
 // traps reports whether operands must be copied to aligned memory first.
 func (k *Kernel) traps(dst []byte, srcs ...[]byte) bool {
 	return k.stages && !(aligned(k.size, dst) && aligned(k.size, srcs...))
-}
-
-func (k *Kernel) trapsAny(dsts, srcs [][]byte) bool {
-	return k.stages && !(aligned(k.size, dsts...) && aligned(k.size, srcs...))
 }
 
 // HasPre reports whether a rank's own input must go through Pre before it is

@@ -18,15 +18,15 @@ const (
 	guardByte  = 0xa5
 )
 
-// buffer is size bytes that begin align bytes after a multiple of 16, between guards.
+// buffer is size bytes that begin align bytes after a multiple of 64, between guards.
 type buffer struct {
 	all, body []byte
 }
 
 func newBuffer(size, align int) buffer {
-	all := bytes.Repeat([]byte{guardByte}, size+2*guardBytes+16)
+	all := bytes.Repeat([]byte{guardByte}, size+align+2*guardBytes+64)
 	start := guardBytes
-	for !aligned(16, all[start:]) {
+	for !aligned(64, all[start:]) {
 		start++
 	}
 	start += align
@@ -91,6 +91,7 @@ type shape struct {
 	alignDst                    int
 	alignSrc                    [5]int
 	staged                      bool
+	streams                     bool // results are misaligned alike
 }
 
 // check runs one call on fresh buffers and compares result, guards and inputs.
@@ -98,6 +99,10 @@ func (d *data) check(t *testing.T, op Op, s shape) {
 	t.Helper()
 	k := mustKernel(t, d.typ, op, 3)
 	k.stages = k.stages || s.staged
+	apart := 5
+	if s.streams {
+		k, apart = k.Streaming(streamBytes), 0
+	}
 	size := s.elements * d.typ.Size()
 	srcs, bufs := make([][]byte, s.operands), make([]buffer, s.operands)
 	for i := range srcs {
@@ -111,7 +116,7 @@ func (d *data) check(t *testing.T, op Op, s shape) {
 	var results []buffer
 	overwritten := map[int]bool{}
 	for i, operand := range append([]int{s.inPlace}, s.also...) {
-		dst := newBuffer(size, (s.alignDst+5*i)%16)
+		dst := newBuffer(size, (s.alignDst+apart*i)%64)
 		if operand >= 0 {
 			dst, overwritten[operand] = bufs[operand], true
 		}
@@ -224,6 +229,84 @@ func TestSeveralResultsAcrossBlocks(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Results that go past the caches: of every length, at every place of a line.
+func TestStreamedResults(t *testing.T) {
+	const most = 2*blockBytes + 3*turnBytes
+	each(t, most, func(t *testing.T, rng *rand.Rand, d *data, op Op) {
+		size := d.typ.Size()
+		streamed := 0
+		for n := range 2*(lineBytes+turnBytes)/size + 60 {
+			if n >= 2*(lineBytes+turnBytes)/size { // some that take several blocks
+				n = blockBytes/size + rng.IntN((most-blockBytes)/size)
+			}
+			operands := 1 + rng.IntN(4)
+			s := shape{elements: n, operands: operands, inPlace: -1, also: further(rng, rng.IntN(4), 0, -1), streams: true}
+			if rng.IntN(8) == 0 {
+				s.inPlace = rng.IntN(operands)
+			}
+			s.alignDst = n % (lineBytes / size) * size
+			for i := range s.alignSrc {
+				s.alignSrc[i] = rng.IntN(64)
+			}
+			d.check(t, op, s)
+			k := mustKernel(t, d.typ, op, 3)
+			dst := newBuffer(n*size, s.alignDst).body
+			if from, to := k.streamable([][]byte{dst}, nil); from < to {
+				streamed++
+			}
+		}
+		require.Equal(t, canStream(), streamed > 0)
+	})
+}
+
+// Whether a result is stored past the caches depends on where it begins, and on
+// whether it is an operand.
+func TestWhatIsStreamed(t *testing.T) {
+	if !canStream() {
+		t.Skip("no kernels that stream")
+	}
+	at := func(align int) []byte { return newBuffer(1000, align).body }
+	k := mustKernel(t, dtype.Float32, Sum, 2)
+	for _, tc := range []struct {
+		name     string
+		dsts     [][]byte
+		from, to int
+	}{
+		{"at a line", [][]byte{at(0), at(0)}, 0, 896},
+		{"behind a line", [][]byte{at(4), at(4)}, 60, 956},
+		{"at different places", [][]byte{at(0), at(4)}, 0, 0},
+		{"between elements", [][]byte{at(2), at(2)}, 0, 0},
+		{"less than a turn", [][]byte{at(4)[:187]}, 0, 0},
+		{"just a turn", [][]byte{at(4)[:188]}, 60, 188},
+		{"empty", [][]byte{at(4)[:0]}, 0, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			from, to := k.streamable(tc.dsts, [][]byte{at(0)})
+			require.Equal(t, [2]int{tc.from, tc.to}, [2]int{from, to})
+			from, to = k.streamable(tc.dsts, [][]byte{at(0), tc.dsts[0]})
+			require.Equal(t, [2]int{0, 0}, [2]int{from, to}, "in place")
+		})
+	}
+	require.False(t, k.Streaming(streamBytes-1).streams)
+	require.True(t, k.Streaming(streamBytes).streams)
+}
+
+func TestCopy(t *testing.T) {
+	rng := seeded(t)
+	for n := range 700 {
+		for _, resultBytes := range []int{n, streamBytes} {
+			src, dst := newBuffer(n, rng.IntN(64)), newBuffer(n, rng.IntN(64))
+			for i := range src.body {
+				src.body[i] = byte(rng.Uint32())
+			}
+			Copy(dst.body, src.body, resultBytes)
+			require.True(t, bytes.Equal(src.body, dst.body) && dst.guardsIntact())
+			Copy(dst.body, dst.body, resultBytes)
+			require.True(t, bytes.Equal(src.body, dst.body) && dst.guardsIntact())
+		}
+	}
 }
 
 func TestEveryAlignment(t *testing.T) {
@@ -531,6 +614,10 @@ func TestNothingAllocates(t *testing.T) {
 				k.Reduce(a, [][]byte{d, c, b, a})
 				k.ReduceTo([][]byte{a, b}, [][]byte{a, b})
 				k.ReduceTo([][]byte{d, a, b}, [][]byte{a, b, c, d})
+				streaming := k.Streaming(streamBytes)
+				streaming.ReduceTo([][]byte{a, b}, [][]byte{c, d})
+				streaming.ReduceTo([][]byte{d}, [][]byte{a, b, c})
+				Copy(a, b, streamBytes)
 				k.Pre(a, b)
 				k.Post(a)
 				staged.ReduceTo([][]byte{a[1:4089], d[:4088]}, [][]byte{b[:4088], c[:4088]})

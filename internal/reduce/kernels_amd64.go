@@ -289,6 +289,237 @@ func minUint64PairAVX2(dst, also, a, b *byte, n int)
 func minUint8PairAVX2(dst, also, a, b *byte, n int)
 
 //go:noescape
+func addBytesStreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func mulBytesStreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func addWordsStreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func mulWordsStreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func addQuadsStreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func mulQuadsStreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func addFloat32StreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func mulFloat32StreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func addFloat64StreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func mulFloat64StreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func addHalfStreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func mulHalfStreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func addBfloatStreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func mulBfloatStreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func maxBfloatStreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func maxE4M3StreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func maxE5M2StreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func maxFloat32StreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func maxFloat64StreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func maxHalfStreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func maxInt32StreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func maxInt64StreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func maxInt8StreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func maxUint32StreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func maxUint64StreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func maxUint8StreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func minBfloatStreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func minE4M3StreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func minE5M2StreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func minFloat32StreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func minFloat64StreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func minHalfStreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func minInt32StreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func minInt64StreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func minInt8StreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func minUint32StreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func minUint64StreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func minUint8StreamAVX2(dst, a, b *byte, n int)
+
+//go:noescape
+func addBytesPairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func mulBytesPairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func addWordsPairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func mulWordsPairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func addQuadsPairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func mulQuadsPairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func addFloat32PairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func mulFloat32PairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func addFloat64PairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func mulFloat64PairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func addHalfPairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func mulHalfPairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func addBfloatPairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func mulBfloatPairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func maxBfloatPairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func maxE4M3PairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func maxE5M2PairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func maxFloat32PairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func maxFloat64PairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func maxHalfPairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func maxInt32PairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func maxInt64PairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func maxInt8PairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func maxUint32PairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func maxUint64PairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func maxUint8PairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func minBfloatPairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func minE4M3PairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func minE5M2PairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func minFloat32PairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func minFloat64PairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func minHalfPairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func minInt32PairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func minInt64PairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func minInt8PairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func minUint32PairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func minUint64PairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func minUint8PairStreamAVX2(dst, also, a, b *byte, n int)
+
+//go:noescape
+func copyStreamAVX2(dst, src *byte, n int)
+
+//go:noescape
 func widenHalfAVX2(dst, src *byte, n int)
 
 //go:noescape
@@ -500,6 +731,186 @@ func pairBlock(r routine, dst, also, a, b *byte, n int) {
 		panic("reduce: a Kernel that For did not make")
 	}
 }
+
+// combineStreamBlock is combineBlock with stores past the caches, where there are any.
+//
+//go:noinline
+func combineStreamBlock(r routine, dst, a, b *byte, n int) {
+	switch r {
+	case add8:
+		addBytesStreamAVX2(dst, a, b, n)
+	case mul8:
+		mulBytesStreamAVX2(dst, a, b, n)
+	case add32:
+		addWordsStreamAVX2(dst, a, b, n)
+	case mul32:
+		mulWordsStreamAVX2(dst, a, b, n)
+	case add64:
+		addQuadsStreamAVX2(dst, a, b, n)
+	case mul64:
+		mulQuadsStreamAVX2(dst, a, b, n)
+	case addFloat32:
+		addFloat32StreamAVX2(dst, a, b, n)
+	case mulFloat32:
+		mulFloat32StreamAVX2(dst, a, b, n)
+	case addFloat64:
+		addFloat64StreamAVX2(dst, a, b, n)
+	case mulFloat64:
+		mulFloat64StreamAVX2(dst, a, b, n)
+	case addHalf:
+		addHalfStreamAVX2(dst, a, b, n)
+	case mulHalf:
+		mulHalfStreamAVX2(dst, a, b, n)
+	case addBfloat:
+		addBfloatStreamAVX2(dst, a, b, n)
+	case mulBfloat:
+		mulBfloatStreamAVX2(dst, a, b, n)
+	case maxBfloat:
+		maxBfloatStreamAVX2(dst, a, b, n)
+	case maxE4M3:
+		maxE4M3StreamAVX2(dst, a, b, n)
+	case maxE5M2:
+		maxE5M2StreamAVX2(dst, a, b, n)
+	case maxFloat32:
+		maxFloat32StreamAVX2(dst, a, b, n)
+	case maxFloat64:
+		maxFloat64StreamAVX2(dst, a, b, n)
+	case maxHalf:
+		maxHalfStreamAVX2(dst, a, b, n)
+	case maxInt32:
+		maxInt32StreamAVX2(dst, a, b, n)
+	case maxInt64:
+		maxInt64StreamAVX2(dst, a, b, n)
+	case maxInt8:
+		maxInt8StreamAVX2(dst, a, b, n)
+	case maxUint32:
+		maxUint32StreamAVX2(dst, a, b, n)
+	case maxUint64:
+		maxUint64StreamAVX2(dst, a, b, n)
+	case maxUint8:
+		maxUint8StreamAVX2(dst, a, b, n)
+	case minBfloat:
+		minBfloatStreamAVX2(dst, a, b, n)
+	case minE4M3:
+		minE4M3StreamAVX2(dst, a, b, n)
+	case minE5M2:
+		minE5M2StreamAVX2(dst, a, b, n)
+	case minFloat32:
+		minFloat32StreamAVX2(dst, a, b, n)
+	case minFloat64:
+		minFloat64StreamAVX2(dst, a, b, n)
+	case minHalf:
+		minHalfStreamAVX2(dst, a, b, n)
+	case minInt32:
+		minInt32StreamAVX2(dst, a, b, n)
+	case minInt64:
+		minInt64StreamAVX2(dst, a, b, n)
+	case minInt8:
+		minInt8StreamAVX2(dst, a, b, n)
+	case minUint32:
+		minUint32StreamAVX2(dst, a, b, n)
+	case minUint64:
+		minUint64StreamAVX2(dst, a, b, n)
+	case minUint8:
+		minUint8StreamAVX2(dst, a, b, n)
+	default:
+		combineBlock(r, dst, a, b, n)
+	}
+}
+
+// pairStreamBlock is pairBlock with stores past the caches, where there are any.
+//
+//go:noinline
+func pairStreamBlock(r routine, dst, also, a, b *byte, n int) {
+	switch r {
+	case add8:
+		addBytesPairStreamAVX2(dst, also, a, b, n)
+	case mul8:
+		mulBytesPairStreamAVX2(dst, also, a, b, n)
+	case add32:
+		addWordsPairStreamAVX2(dst, also, a, b, n)
+	case mul32:
+		mulWordsPairStreamAVX2(dst, also, a, b, n)
+	case add64:
+		addQuadsPairStreamAVX2(dst, also, a, b, n)
+	case mul64:
+		mulQuadsPairStreamAVX2(dst, also, a, b, n)
+	case addFloat32:
+		addFloat32PairStreamAVX2(dst, also, a, b, n)
+	case mulFloat32:
+		mulFloat32PairStreamAVX2(dst, also, a, b, n)
+	case addFloat64:
+		addFloat64PairStreamAVX2(dst, also, a, b, n)
+	case mulFloat64:
+		mulFloat64PairStreamAVX2(dst, also, a, b, n)
+	case addHalf:
+		addHalfPairStreamAVX2(dst, also, a, b, n)
+	case mulHalf:
+		mulHalfPairStreamAVX2(dst, also, a, b, n)
+	case addBfloat:
+		addBfloatPairStreamAVX2(dst, also, a, b, n)
+	case mulBfloat:
+		mulBfloatPairStreamAVX2(dst, also, a, b, n)
+	case maxBfloat:
+		maxBfloatPairStreamAVX2(dst, also, a, b, n)
+	case maxE4M3:
+		maxE4M3PairStreamAVX2(dst, also, a, b, n)
+	case maxE5M2:
+		maxE5M2PairStreamAVX2(dst, also, a, b, n)
+	case maxFloat32:
+		maxFloat32PairStreamAVX2(dst, also, a, b, n)
+	case maxFloat64:
+		maxFloat64PairStreamAVX2(dst, also, a, b, n)
+	case maxHalf:
+		maxHalfPairStreamAVX2(dst, also, a, b, n)
+	case maxInt32:
+		maxInt32PairStreamAVX2(dst, also, a, b, n)
+	case maxInt64:
+		maxInt64PairStreamAVX2(dst, also, a, b, n)
+	case maxInt8:
+		maxInt8PairStreamAVX2(dst, also, a, b, n)
+	case maxUint32:
+		maxUint32PairStreamAVX2(dst, also, a, b, n)
+	case maxUint64:
+		maxUint64PairStreamAVX2(dst, also, a, b, n)
+	case maxUint8:
+		maxUint8PairStreamAVX2(dst, also, a, b, n)
+	case minBfloat:
+		minBfloatPairStreamAVX2(dst, also, a, b, n)
+	case minE4M3:
+		minE4M3PairStreamAVX2(dst, also, a, b, n)
+	case minE5M2:
+		minE5M2PairStreamAVX2(dst, also, a, b, n)
+	case minFloat32:
+		minFloat32PairStreamAVX2(dst, also, a, b, n)
+	case minFloat64:
+		minFloat64PairStreamAVX2(dst, also, a, b, n)
+	case minHalf:
+		minHalfPairStreamAVX2(dst, also, a, b, n)
+	case minInt32:
+		minInt32PairStreamAVX2(dst, also, a, b, n)
+	case minInt64:
+		minInt64PairStreamAVX2(dst, also, a, b, n)
+	case minInt8:
+		minInt8PairStreamAVX2(dst, also, a, b, n)
+	case minUint32:
+		minUint32PairStreamAVX2(dst, also, a, b, n)
+	case minUint64:
+		minUint64PairStreamAVX2(dst, also, a, b, n)
+	case minUint8:
+		minUint8PairStreamAVX2(dst, also, a, b, n)
+	default:
+		pairBlock(r, dst, also, a, b, n)
+	}
+}
+
+// copyStreamBlock stores n vectors of src in dst, past the caches.
+//
+//go:noinline
+func copyStreamBlock(dst, src *byte, n int) { copyStreamAVX2(dst, src, n) }
+
+// streamFence makes what went past the caches visible before all later stores.
+func streamFence()
 
 // scaleBlock stores n vectors of src times factor in dst. The factor of a small
 // float is a float32.

@@ -56,6 +56,37 @@ func pairVectors(r routine, dst, also, a, b []byte) int {
 	return whole
 }
 
+// canStream is whether there are kernels that store past the caches.
+func canStream() bool { return useAVX2 }
+
+// combineStream stores a ⊕ b in dst past the caches. dst begins at a line of the
+// cache; all lengths are the same multiple of turnBytes.
+func combineStream(r routine, dst, a, b []byte) {
+	a, b = a[:len(dst)], b[:len(dst)]
+	for at := 0; at < len(dst); at += callBytes {
+		n := min(len(dst)-at, callBytes)
+		combineStreamBlock(r, &dst[at], &a[at], &b[at], n/vectorBytes)
+	}
+}
+
+// pairStream is combineStream with a second result.
+func pairStream(r routine, dst, also, a, b []byte) {
+	also, a, b = also[:len(dst)], a[:len(dst)], b[:len(dst)]
+	for at := 0; at < len(dst); at += callBytes {
+		n := min(len(dst)-at, callBytes)
+		pairStreamBlock(r, &dst[at], &also[at], &a[at], &b[at], n/vectorBytes)
+	}
+}
+
+// copyStream is combineStream for a single operand.
+func copyStream(dst, src []byte) {
+	src = src[:len(dst)]
+	for at := 0; at < len(dst); at += callBytes {
+		n := min(len(dst)-at, callBytes)
+		copyStreamBlock(&dst[at], &src[at], n/vectorBytes)
+	}
+}
+
 // crawls reports whether the Go routine takes several nanoseconds for an element,
 // of which there are up to 31 after the last whole vector: longer than it takes to
 // make a vector of them.

@@ -75,7 +75,31 @@ func TestVectorsEqualTheirTwins(t *testing.T) {
 				without(func() { k.Reduce(want, twin) })
 				requireSame(t, typ, exact, dst.body, want)
 				require.True(t, dst.guardsIntact(), "%v %v: %d elements", typ, op, n)
+				if inPlace < 0 {
+					requireSameFurther(t, rng, k, exact, with, dst.body)
+				}
 			}
+		}
+	}
+}
+
+// requireSameFurther compares results of ReduceTo, by stores of both kinds, with
+// Reduce's.
+func requireSameFurther(t *testing.T, rng *rand.Rand, k Kernel, exact bool, srcs [][]byte, want []byte) {
+	t.Helper()
+	for _, resultBytes := range []int{0, streamBytes} {
+		bufs, dsts := make([]buffer, 1+rng.IntN(3)), [][]byte{}
+		align := rng.IntN(64/k.size) * k.size
+		for i := range bufs {
+			bufs[i] = newBuffer(len(want), align)
+			dsts = append(dsts, bufs[i].body)
+		}
+		further := k.Streaming(resultBytes)
+		further.ReduceTo(dsts, srcs)
+		for i := range bufs {
+			requireSame(t, k.typ, exact, dsts[i], want)
+			require.Equal(t, dsts[0], dsts[i])
+			require.True(t, bufs[i].guardsIntact())
 		}
 	}
 }

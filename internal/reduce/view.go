@@ -43,6 +43,17 @@ func aligned(size int, slices ...[]byte) bool {
 	return true
 }
 
+// wholeLines is the part of b that streaming kernels can store: it begins at a line
+// and is a whole number of turns. It is empty where there are no such kernels.
+func wholeLines(b []byte) (from, to int) {
+	from = int(-uintptr(unsafe.Pointer(unsafe.SliceData(b))) % lineBytes)
+	to = from + (len(b)-from)&^(turnBytes-1)
+	if !canStream() || to <= from {
+		return 0, 0
+	}
+	return from, to
+}
+
 // holds reports whether one of slices begins where s does.
 func holds(slices [][]byte, s []byte) bool {
 	for _, other := range slices {

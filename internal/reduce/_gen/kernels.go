@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 )
 
 func sortedNames() []string { return slices.Sorted(maps.Keys(constants)) }
@@ -25,7 +26,27 @@ func kernels() []kernel {
 			all = append(all, k.paired())
 		}
 	}
+	all = append(all, copying())
+	for _, k := range slices.Clone(all) {
+		if k.vectors() && k.Kind != "scale" {
+			all = append(all, k.streamed())
+		}
+	}
+	all = slices.DeleteFunc(all, func(k kernel) bool { return k.Kind == "copy" && !k.streams })
 	return append(all, conversions()...)
+}
+
+// vectors reports whether all stores are of 16 bytes or more. Others, sums and
+// products of 8-bit floats, take longer than memory does.
+func (k kernel) vectors() bool {
+	return !slices.ContainsFunc(k.body(place{}), func(line string) bool { return strings.HasPrefix(line, "VMOVQ") })
+}
+
+// copying has no Go twin but copy.
+func copying() kernel {
+	return kernel{Name: "copy", Kind: "copy", in: wide, out: wide, body: func(at place) []string {
+		return append([]string{"VMOVDQU " + at.x(0) + ", Y0"}, at.put("VMOVDQU", "Y0", 0)...)
+	}}
 }
 
 // hold sets a register to a constant for the whole loop.
@@ -96,9 +117,9 @@ func arithmetic() []kernel {
 		memory := func(at place) string { return at.y(0) }
 		factor := func(place) string { return "Y8" }
 		all = append(all,
-			kernel{"add" + t.name, "combine", "add" + t.suffix, wide, wide, nil, with(single(t.add), memory)},
-			kernel{"mul" + t.name, "combine", "mul" + t.suffix, wide, wide, t.setup, with(t.mul, memory)},
-			kernel{"scale" + t.name, "scale", t.types, wide, wide, append([]string{broadcast(t.bits)}, t.setup...), with(t.mul, factor)},
+			kernel{"add" + t.name, "combine", "add" + t.suffix, wide, wide, nil, with(single(t.add), memory), false},
+			kernel{"mul" + t.name, "combine", "mul" + t.suffix, wide, wide, t.setup, with(t.mul, memory), false},
+			kernel{"scale" + t.name, "scale", t.types, wide, wide, append([]string{broadcast(t.bits)}, t.setup...), with(t.mul, factor), false},
 		)
 	}
 	for _, f := range smallFloats {
@@ -116,7 +137,7 @@ func order() []kernel {
 			all = append(all, kernel{operation + name, "combine", operation + name, wide, wide, setup, func(at place) []string {
 				code := []string{"VMOVDQU " + at.x(0) + ", Y0", "VMOVDQU " + at.y(0) + ", Y1"}
 				return append(append(code, lines...), at.put("VMOVDQU", "Y2", 0)...)
-			}})
+			}, false})
 		}
 	}
 	for name, letters := range map[string]string{"Int8": "SB", "Uint8": "UB", "Int32": "SD", "Uint32": "UD"} {
@@ -222,7 +243,7 @@ func (f smallFloat) order(operation string) []string {
 
 // kernel combines two operands in float32.
 func (f smallFloat) kernel(name, instruction string) kernel {
-	k := kernel{name + f.name, "combine", name + f.name, wide, wide, f.setup(), nil}
+	k := kernel{name + f.name, "combine", name + f.name, wide, wide, f.setup(), nil, false}
 	k.body = func(at place) []string {
 		if f.name == "Bfloat" {
 			return combineBfloat(at, instruction, false)
@@ -239,7 +260,7 @@ func (f smallFloat) kernel(name, instruction string) kernel {
 
 // scale multiplies by a float32.
 func (f smallFloat) scale() kernel {
-	k := kernel{"scale" + f.name, "scale", f.typ, wide, wide, append([]string{broadcast(32)}, f.setup()...), nil}
+	k := kernel{"scale" + f.name, "scale", f.typ, wide, wide, append([]string{broadcast(32)}, f.setup()...), nil, false}
 	k.body = func(at place) []string {
 		if f.name == "Bfloat" {
 			return combineBfloat(at, "VMULPS", true)
@@ -261,10 +282,10 @@ func conversions() []kernel {
 		all = append(all,
 			kernel{"widen" + f.name, "widen", f.typ, f.bits, wide, nil, func(at place) []string {
 				return append(f.widen(at.x(0), "0"), at.put("VMOVDQU", "Y0", 0)...)
-			}},
+			}, false},
 			kernel{"narrow" + f.name, "narrow", f.typ, wide, f.bits, f.setup(), func(at place) []string {
 				return append([]string{"VMOVDQU " + at.x(0) + ", Y0"}, f.narrow(at, 0)...)
-			}},
+			}, false},
 		)
 	}
 	return all

@@ -31,21 +31,25 @@ var declarations string
 // the turn's own.
 type kernel struct {
 	Name    string // its Go twin, or what the twin's table calls it
-	Kind    string // combine, pair, scale, widen or narrow
+	Kind    string // combine, pair, scale, widen, narrow or copy
 	Case    string // what the switch of its kind compares with
 	in, out int
 	setup   []string
 	body    func(at place) []string
+	streams bool // stores go past the caches
 }
 
 // place is where the operands of a turn are, and its result, of which a pair makes two.
 type place struct {
-	dst, a, b int
-	pair      bool
+	dst, a, b     int
+	pair, streams bool
 }
 
 // put stores a register in the result.
 func (p place) put(instruction, register string, offset int) []string {
+	if p.streams {
+		instruction = map[string]string{"VMOVDQU": "VMOVNTDQ"}[instruction]
+	}
 	lines := []string{fmt.Sprintf("%s %s, %d(DI)", instruction, register, p.dst+offset)}
 	if p.pair {
 		lines = append(lines, fmt.Sprintf("%s %s, %d(R8)", instruction, register, p.dst+offset))
@@ -60,6 +64,20 @@ func (p place) y(offset int) string { return fmt.Sprintf("%d(DX)", p.b+offset) }
 func (k kernel) paired() kernel {
 	k.Name, k.Kind = k.Name+"Pair", "pair"
 	return k
+}
+
+// streamed is k with stores that go past the caches.
+func (k kernel) streamed() kernel {
+	k.Name, k.streams = k.Name+"Stream", true
+	return k
+}
+
+// List is where the kernel is called: one switch each.
+func (k kernel) List() string {
+	if k.streams {
+		return k.Kind + "Stream"
+	}
+	return k.Kind
 }
 
 // Symbol is the assembly function's name.
@@ -105,8 +123,12 @@ func (k kernel) Arguments() int {
 	return 24
 }
 
+// Remainder reports whether single vectors may be left after the long loop.
+func (k kernel) Remainder() bool { return k.Unrolled() > 1 && !k.streams }
+
 // Unrolled is how many vectors the long loop takes a turn: four where that is
-// little code, for the loop's own instructions would count there.
+// little code, for the loop's own instructions would count there. A stream takes
+// nothing but such turns.
 func (k kernel) Unrolled() int {
 	if len(k.body(place{})) > 14 {
 		return 1
@@ -118,7 +140,7 @@ func (k kernel) Unrolled() int {
 func (k kernel) Turn(vectors int) []string {
 	var lines []string
 	for i := range vectors {
-		lines = append(lines, k.body(place{i * k.out, i * k.in, i * k.in, k.Kind == "pair"})...)
+		lines = append(lines, k.body(place{i * k.out, i * k.in, i * k.in, k.Kind == "pair", k.streams})...)
 	}
 	lines = append(lines, fmt.Sprintf("ADDQ $%d, SI", vectors*k.in), fmt.Sprintf("ADDQ $%d, DI", vectors*k.out))
 	if k.Kind == "combine" || k.Kind == "pair" {
@@ -185,9 +207,9 @@ func used(all []kernel) []constant {
 func render(text string, data any) []byte {
 	functions := template.FuncMap{
 		"indent": func(lines []string) string { return "\t" + strings.Join(lines, "\n\t") },
-		"of": func(kind string, all []kernel) (some []kernel) {
+		"of": func(list string, all []kernel) (some []kernel) {
 			for _, k := range all {
-				if k.Kind == kind {
+				if k.List() == list {
 					some = append(some, k)
 				}
 			}
