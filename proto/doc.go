@@ -16,7 +16,7 @@
 // something to wait for.
 //
 // Reading order: primitives.go (the verbs), simple.go, lines.go (what LL and
-// LL128 share), ll.go, ll128.go.
+// LL128 share), ll.go, ll128.go; claim.go for why readers write.
 //
 // NCCL: src/device/primitives.h, prims_simple.h, prims_ll.h, prims_ll128.h.
 package proto

@@ -57,7 +57,7 @@ type lineFormat interface {
 }
 
 func newLined(format lineFormat, ends Ends) *lined {
-	const batchLines = 32 // of LL128; 3840 bytes are whole elements of any type, and little
+	const batchLines = 64 // of LL128; 7680 bytes are whole elements of any type, and little
 	l := &lined{
 		fan:    newFan(ends),
 		format: format,
@@ -212,22 +212,28 @@ func (l *lined) pass(v verb, in, out []byte, at int) error {
 }
 
 // read fills dst from the lines at offset of e's slot, waiting for those that
-// have not come yet.
+// have not come yet: first for the last of them, since a reader at the writer's heels
+// takes the line away that is being written. If others are missing even then, which
+// no writer here causes, it waits for one after the other.
 func (l *lined) read(e *transport.RecvEnd, dst []byte, offset int) error {
 	flag, slot := l.format.flag(e.Step()), e.Slot(1)
+	missing := len(dst) - 1
 	for done := 0; ; {
-		line := slot[offset+done/l.format.payload()*l.format.lineBytes():]
-		done += l.format.unpack(dst[done:], line, flag)
+		done += l.format.unpack(dst[done:], slot[offset+l.lineOf(done):], flag)
 		if done == len(dst) {
 			return nil
 		}
-		line = slot[offset+done/l.format.payload()*l.format.lineBytes():]
-		l.next = lineFlag{end: e, format: l.format, line: line, flag: flag}
+		missing = max(missing, done)
+		l.next = lineFlag{end: e, format: l.format, line: slot[offset+l.lineOf(missing):], flag: flag}
 		if err := l.op.Waiter.Until(&l.next); err != nil {
 			return err
 		}
+		missing = 0
 	}
 }
+
+// lineOf is where the line of byte at of a payload begins.
+func (l *lined) lineOf(at int) int { return at / l.format.payload() * l.format.lineBytes() }
 
 // headerLine is the condition that the header line of the next step has come.
 type headerLine struct {

@@ -4,9 +4,8 @@ package proto
 
 import "github.com/klauspost/cpuid/v2"
 
-// hasAVX chooses between the assembly and its Go twins; tests set it. AVX is also
-// what the assembly takes the atomicity of LL's lines from (lines_amd64.s).
-var hasAVX = cpuid.CPU.Supports(cpuid.AVX)
+// hasAVX2 chooses between the assembly and its Go twins; tests set it.
+var hasAVX2 = cpuid.CPU.Supports(cpuid.AVX2)
 
 // blockLines is how many lines one assembly call handles: no more than 64 KiB.
 // Assembly cannot be preempted; what stays a real call around it can.
@@ -18,16 +17,16 @@ const (
 // n is positive; see lines_amd64.s.
 
 //go:noescape
-func packLLAVX(lines, src *byte, n int, flag uint64) // twin: packLLGo
+func packLLAVX2(lines, src *byte, n int, flag uint64) // twin: packLLGo
 
 //go:noescape
-func unpackLLAVX(dst, lines *byte, n int, flag uint64) (taken int) // twin: unpackLLGo
+func unpackLLAVX2(dst, lines *byte, n int, flag uint64) (taken int) // twin: unpackLLGo
 
 //go:noescape
-func packLL128AVX(lines, src *byte, n int, flag uint64) // twin: packLL128Go
+func packLL128AVX2(lines, src *byte, n int, flag uint64) // twin: packLL128Go
 
 //go:noescape
-func unpackLL128AVX(dst, lines *byte, n int, flag uint64) (taken int) // twin: unpackLL128Go
+func unpackLL128AVX2(dst, lines *byte, n int, flag uint64) (taken int) // twin: unpackLL128Go
 
 // storeFlag ends a line of LL128 whose data Go has copied: the compiler leaves
 // memory accesses on the side of an assembly call on which they were written.
@@ -36,7 +35,7 @@ func unpackLL128AVX(dst, lines *byte, n int, flag uint64) (taken int) // twin: u
 func storeFlag(line *byte, flag uint64)
 
 func packLL(lines, src []byte, flag uint64) {
-	if !hasAVX {
+	if !hasAVX2 {
 		packLLGo(lines, src, flag)
 		return
 	}
@@ -54,11 +53,11 @@ func packLL(lines, src []byte, flag uint64) {
 
 //go:noinline
 func packLLBlock(lines, src []byte, flag uint64) {
-	packLLAVX(&lines[0], &src[0], len(src)/8, flag)
+	packLLAVX2(&lines[0], &src[0], len(src)/8, flag)
 }
 
 func unpackLL(dst, lines []byte, flag uint64) int {
-	if !hasAVX {
+	if !hasAVX2 {
 		return unpackLLGo(dst, lines, flag)
 	}
 	done := 0
@@ -79,11 +78,11 @@ func unpackLL(dst, lines []byte, flag uint64) int {
 
 //go:noinline
 func unpackLLBlock(dst, lines []byte, flag uint64) int {
-	return unpackLLAVX(&dst[0], &lines[0], len(dst)/8, flag)
+	return unpackLLAVX2(&dst[0], &lines[0], len(dst)/8, flag)
 }
 
 func packLL128(lines, src []byte, flag uint64) {
-	if !hasAVX {
+	if !hasAVX2 {
 		packLL128Go(lines, src, flag)
 		return
 	}
@@ -101,11 +100,11 @@ func packLL128(lines, src []byte, flag uint64) {
 
 //go:noinline
 func packLL128Block(lines, src []byte, flag uint64) {
-	packLL128AVX(&lines[0], &src[0], len(src)/ll128Data, flag)
+	packLL128AVX2(&lines[0], &src[0], len(src)/ll128Data, flag)
 }
 
 func unpackLL128(dst, lines []byte, flag uint64) int {
-	if !hasAVX {
+	if !hasAVX2 {
 		return unpackLL128Go(dst, lines, flag)
 	}
 	done := 0
@@ -126,5 +125,5 @@ func unpackLL128(dst, lines []byte, flag uint64) int {
 
 //go:noinline
 func unpackLL128Block(dst, lines []byte, flag uint64) int {
-	return unpackLL128AVX(&dst[0], &lines[0], len(dst)/ll128Data, flag)
+	return unpackLL128AVX2(&dst[0], &lines[0], len(dst)/ll128Data, flag)
 }

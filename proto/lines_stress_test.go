@@ -19,7 +19,8 @@ import (
 
 // A writer and a reader go over the same lines at the same time, without credit:
 // whatever the reader takes under a step's flag is that step's data. A word of a
-// step holds the step, so that any mixture is seen.
+// step holds the step, so that any mixture is seen. Lines begin at other places of
+// cache lines from step to step.
 func TestAReaderTakesNoLineThatIsHalfWritten(t *testing.T) {
 	for _, f := range formats {
 		t.Run(f.name, func(t *testing.T) {
@@ -28,13 +29,15 @@ func TestAReaderTakesNoLineThatIsHalfWritten(t *testing.T) {
 				rounds /= 10
 			}
 			n := 40*f.payload() + 4
-			lines := slotMemory(t, linesOf(f, n)*f.lineBytes())
+			memory := slotMemory(t, (linesOf(f, n)+4)*f.lineBytes())
+			from := func(step uint64) []byte { return memory[step%4*uint64(f.lineBytes()):] }
 			var started, finished atomic.Uint64
 			var reader sync.WaitGroup
 			reader.Go(func() {
 				defer finished.Store(rounds)
 				dst := make([]byte, n)
 				for step := uint64(1); step < rounds; step++ {
+					lines := from(step)
 					for started.Load() < step {
 						runtime.Gosched()
 					}
@@ -61,7 +64,7 @@ func TestAReaderTakesNoLineThatIsHalfWritten(t *testing.T) {
 					binary.LittleEndian.PutUint32(src[at:], uint32(step))
 				}
 				started.Store(step)
-				f.pack(lines, src, f.flag(step))
+				f.pack(from(step), src, f.flag(step))
 				for finished.Load() < step {
 					runtime.Gosched()
 				}

@@ -1,10 +1,12 @@
 package proto
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -382,8 +384,10 @@ func FuzzUnpack(f *testing.F) {
 	f.Fuzz(func(t *testing.T, memory []byte, length uint16, step uint64) {
 		n := int(length) % 2000
 		for _, format := range formats {
-			lines := slotMemory(t, linesOf(format, n)*format.lineBytes())
+			first := int(step%4) * format.lineBytes()
+			lines := slotMemory(t, first+linesOf(format, n)*format.lineBytes())[first:]
 			copy(lines, memory)
+			before := string(lines)
 			flag := format.flag(step)
 			dst := newGuarded(make([]byte, n))
 			done := format.unpack(dst.bytes, lines, flag)
@@ -394,6 +398,9 @@ func FuzzUnpack(f *testing.F) {
 			}
 			if err := dst.compare(want); err != nil {
 				t.Fatalf("%s: %v", format.name, err)
+			}
+			if string(lines) != before {
+				t.Fatalf("%s: the lines have changed", format.name)
 			}
 			if n > 0 && format.flagged(lines, flag) != (done > 0) {
 				t.Fatalf("%s: flagged and unpack disagree on the first line", format.name)
@@ -428,4 +435,48 @@ func modelUnpack(name string, dst, lines []byte, step uint64) int {
 		done += copy(dst[done:], data)
 	}
 	return done
+}
+
+// A reader waits for the last line of a batch first. That says nothing about those
+// before it: what is missing then is waited for, and the wait can be ended.
+func TestALineIsWaitedForEvenIfALaterOneHasCome(t *testing.T) {
+	random := rand.New(rand.NewPCG(6, 1))
+	for _, f := range formats {
+		const lines = 9
+		src, header := randomBytes(random, lines*f.payload()), make([]byte, 8)
+		whole := slotMemory(t, (1+lines)*f.lineBytes())
+		f.pack(whole, header, f.flag(0))
+		f.pack(whole[f.lineBytes():], src, f.flag(0))
+		for _, ended := range []bool{false, true} {
+			conn := newConn(t, slotBytes(f, len(src)), 0)
+			slot := transport.Words(transport.NewSendEnd(conn, 1).Slot(1))
+			put := func(line int) {
+				perLine := f.lineBytes() / 8
+				words := transport.Words(whole)
+				for i := line * perLine; i < (line+1)*perLine; i++ {
+					slot[i].Store(words[i].Load())
+				}
+			}
+			put(0)
+			put(lines)
+			ctx, cancel := context.WithCancel(t.Context())
+			in := newLined(f, Ends{From: []*transport.RecvEnd{transport.NewRecvEnd(conn, 0)}})
+			in.Begin(Operation{Waiter: boundWaiter(ctx)})
+			dst, result := make([]byte, len(src)), make(chan error)
+			go func() { result <- in.Recv(dst) }()
+			for line := lines - 1; line > 1; line-- {
+				time.Sleep(time.Millisecond)
+				put(line)
+			}
+			if ended {
+				cancel()
+				require.ErrorIs(t, <-result, context.Canceled, f.name)
+				continue
+			}
+			put(1)
+			require.NoError(t, <-result, f.name)
+			require.Equal(t, src, dst, f.name)
+			cancel()
+		}
+	}
 }

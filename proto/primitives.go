@@ -121,8 +121,8 @@ const (
 
 func (v verb) has(part verb) bool { return v&part != 0 }
 
-// blockBytes is how much is combined before it is copied to further
-// destinations: little enough to be still in the first-level cache then.
+// blockBytes is how much is combined before it is copied to further destinations,
+// or claimed: little enough to be still in the first-level cache then.
 const blockBytes = 16 << 10
 
 // fan is what the three protocols share: the ends of the FIFOs, the operation
@@ -138,7 +138,12 @@ type fan struct {
 	sources      [][]byte // for Kernel.Reduce
 	slots        [][]byte // what was received
 	destinations [][]byte // where the result goes
+	targets      [][]byte // one block of each destination
 	scaled       []byte   // input after Kernel.Pre
+
+	// claims says that slots are those of a FIFO, whose other end will write them
+	// next: they are claimed when they have been read.
+	claims bool
 }
 
 func newFan(ends Ends) fan {
@@ -149,6 +154,7 @@ func newFan(ends Ends) fan {
 		sources:      make([][]byte, 0, len(ends.From)+1),
 		slots:        make([][]byte, 0, len(ends.From)),
 		destinations: make([][]byte, 0, len(ends.To)+1),
+		targets:      make([][]byte, 0, len(ends.To)+1),
 	}
 }
 
@@ -198,9 +204,7 @@ func (f *fan) move(v verb, in, out []byte) {
 	case v.has(fromFIFO) && v.has(fromInput):
 		f.reduce(in, v.has(final))
 	case v.has(fromFIFO):
-		for _, dst := range f.destinations {
-			copy(dst, f.slots[0])
-		}
+		f.copySlot(f.slots[0])
 	case v.has(fromInput):
 		f.copyInput(in)
 	case v.has(fromOutput):
@@ -222,6 +226,20 @@ func (f *fan) copyInput(in []byte) {
 	}
 }
 
+// copySlot stores what was received in all destinations.
+func (f *fan) copySlot(slot []byte) {
+	if !f.claims || len(f.destinations) != 1 {
+		for _, dst := range f.destinations {
+			copy(dst, slot)
+		}
+		if f.claims {
+			claim(slot)
+		}
+		return
+	}
+	copyClaiming(f.destinations[0], slot)
+}
+
 // reduce combines in with all slots, of which f.own come first, and stores the
 // result in all destinations, block by block, so that later passes find the bytes
 // in the cache.
@@ -235,24 +253,48 @@ func (f *fan) reduce(in []byte, final bool) {
 			k.Pre(scaled, mine)
 			mine = scaled
 		}
-		sources := f.sources[:0]
-		for i, slot := range f.slots {
-			if i == f.own {
-				sources = append(sources, mine)
+		f.store(f.operands(mine, at, end), at, end, final && k.HasPost())
+		if f.claims {
+			for _, slot := range f.slots {
+				claim(slot[at:end])
 			}
-			sources = append(sources, slot[at:end])
 		}
-		if len(sources) == f.own { // behind all of them
+	}
+}
+
+// operands are mine and the bytes at to end of all slots, in order of reduction.
+func (f *fan) operands(mine []byte, at, end int) [][]byte {
+	sources := f.sources[:0]
+	for i, slot := range f.slots {
+		if i == f.own {
 			sources = append(sources, mine)
 		}
-		result := f.destinations[0][at:end]
-		k.Reduce(result, sources)
-		if final && k.HasPost() {
-			k.Post(result)
+		sources = append(sources, slot[at:end])
+	}
+	if len(sources) == f.own { // behind all of them
+		sources = append(sources, mine)
+	}
+	return sources
+}
+
+// store reduces sources into the bytes at to end of all destinations.
+func (f *fan) store(sources [][]byte, at, end int, post bool) {
+	k := f.op.Kernel
+	if len(f.destinations) > 1 && !post {
+		targets := f.targets[:0]
+		for _, dst := range f.destinations {
+			targets = append(targets, dst[at:end])
 		}
-		for _, dst := range f.destinations[1:] {
-			copy(dst[at:end], result)
-		}
+		k.ReduceTo(targets, sources)
+		return
+	}
+	result := f.destinations[0][at:end]
+	k.Reduce(result, sources)
+	if post {
+		k.Post(result)
+	}
+	for _, dst := range f.destinations[1:] {
+		copy(dst[at:end], result)
 	}
 }
 

@@ -27,7 +27,7 @@ var _ Primitives = (*Simple)(nil)
 // element bytes, chunks of chunkSteps slots and slices of sliceSteps. payload is
 // the number of bytes used of each slot.
 func NewSimple(ends Ends, element, payload, chunkSteps, sliceSteps int) *Simple {
-	return &Simple{
+	s := &Simple{
 		fan:        newFan(ends),
 		copies:     ends.Overwritten,
 		element:    element,
@@ -35,6 +35,11 @@ func NewSimple(ends Ends, element, payload, chunkSteps, sliceSteps int) *Simple 
 		slices:     chunkSteps / sliceSteps,
 		slot:       payload,
 	}
+	s.claims = true
+	for _, e := range ends.From {
+		s.claims = s.claims && !e.Carried()
+	}
+	return s
 }
 
 // Begin implements Primitives. Operations with chunks of different sizes share a
