@@ -37,7 +37,7 @@ func newLoad() *cobra.Command {
 				return load.Rank(cmd.Context(), rank, cmd.OutOrStdout())
 			}
 			o.Settle(cmd.Flags().Changed)
-			return load.Run(cmd.Context(), o, launcher(cmd), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return load.Run(cmd.Context(), o, launcher(cmd, load.Variables()), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	o.AddFlags(cmd.Flags())
@@ -46,10 +46,10 @@ func newLoad() *cobra.Command {
 	return cmd
 }
 
-// launcher starts ranks as this command's own, hidden form.
-func launcher(cmd *cobra.Command) load.Launcher {
+// launcher starts ranks as cmd's own, hidden form, without the given variables.
+func launcher(cmd *cobra.Command, variables []string) load.Launcher {
 	// What is measured is said by the cases, for all processes of their jobs.
-	for _, v := range load.Variables() {
+	for _, v := range variables {
 		os.Unsetenv(v)
 	}
 	return func(ctx context.Context, n int, text string, out io.Writer) error {
@@ -64,7 +64,7 @@ func launcher(cmd *cobra.Command) load.Launcher {
 		}
 		o := runOptions{ranks: n}
 		status, err := herd.Run(ctx, herd.Config{
-			Command: []string{keeper[0], "load", "--rank", text}, Ranks: n,
+			Command: []string{keeper[0], cmd.Name(), "--rank", text}, Ranks: n,
 			Environ: func(rank int) []string { return o.environ(rank, id.String()) },
 			Label:   herd.LabelNever, Grace: time.Second,
 			Stdout: out, Stderr: cmd.ErrOrStderr(),

@@ -5,6 +5,7 @@
 //	gollective run -n N -- PROGRAM start N processes as ranks of one job
 //	gollective plan COLLECTIVE     print the schedule of a call
 //	gollective tree N              print the double binary tree of N nodes
+//	gollective tune                measure what is best here, for a tuner file
 //	gollective version             print the version
 //
 // Exit status: 0 good, 1 wrong results or failed run, 2 usage; run's is that of the

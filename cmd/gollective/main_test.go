@@ -25,8 +25,8 @@ func command(args ...string) (status int, out, errs string) {
 
 func TestUsage(t *testing.T) {
 	for args, want := range map[string]string{
-		"":                                "accepted: help, load, perf, plan, run, tree, version",
-		"measure":                         "accepted: help, load, perf, plan, run, tree, version",
+		"":                                "accepted: help, load, perf, plan, run, tree, tune, version",
+		"measure":                         "accepted: help, load, perf, plan, run, tree, tune, version",
 		"--fast":                          "accepted: -h",
 		"perf hypercube":                  "accepted: all_reduce, all_gather",
 		"perf all_reduce all_gather":      "accepted: one collective",
@@ -52,6 +52,17 @@ func TestUsage(t *testing.T) {
 		"load --fast":                     "accepted: -n --policies --proxies --channels",
 		"load --policies lazy":            "accepted: some of spin,yield,adaptive,block",
 		"load -n 1":                       "accepted: an integer from 2",
+		"tune alltoall":                   "accepted: all_reduce, all_gather",
+		"tune -g 1":                       "accepted: 2 to",
+		"tune -n two":                     "accepted: -g -n --transport -b -e",
+		"tune -g 0 -n 0":                  "accepted: -g or -n",
+		"tune --transport udp":            "accepted: shm, tcp",
+		"tune -b 1":                       "accepted: 4 to",
+		"tune -f 1":                       "accepted: 2 and more",
+		"tune -b 2K -e 1K":                "accepted: a first size",
+		"tune --rounds 0":                 "accepted: 1 to",
+		"tune --budget 0s":                "accepted: a time",
+		"tune --channels 65":              "accepted: 0 to 64",
 		"load -o load.pdf":                "accepted: names that end in .svg or .png",
 	} {
 		t.Run(args, func(t *testing.T) {
@@ -66,7 +77,7 @@ func TestUsage(t *testing.T) {
 }
 
 func TestHelpIsNoError(t *testing.T) {
-	for _, args := range []string{"-h", "help", "perf -h", "load -h", "plan --help", "help tree"} {
+	for _, args := range []string{"-h", "help", "perf -h", "load -h", "plan --help", "tune -h", "help tree"} {
 		status, out, _ := command(strings.Fields(args)...)
 		assert.Equal(t, good, status, args)
 		assert.Contains(t, out, "Usage:", args)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gollective/gollective/bench/load"
 	"github.com/gollective/gollective/bench/perf"
+	"github.com/gollective/gollective/bench/tune"
 	"github.com/gollective/gollective/internal/herd"
 )
 
@@ -49,7 +50,8 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	var ours *usageError
 	var perfs *perf.UsageError
 	var loads *load.UsageError
-	if errors.As(err, &ours) || errors.As(err, &perfs) || errors.As(err, &loads) {
+	var tunes *tune.UsageError
+	if errors.As(err, &ours) || errors.As(err, &perfs) || errors.As(err, &loads) || errors.As(err, &tunes) {
 		return usage
 	}
 	var start *herd.StartError
@@ -75,7 +77,7 @@ func newRoot(args []string) *cobra.Command {
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newLoad(), newPerf(args), newPlan(), newRun(), newTree(), newVersion())
+	root.AddCommand(newLoad(), newPerf(args), newPlan(), newRun(), newTree(), newTune(args), newVersion())
 	return root
 }
 

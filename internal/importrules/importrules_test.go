@@ -93,6 +93,10 @@ var rooms = []struct {
 		ours:    []string{"bench/perf", "collective", "internal/affinity", "internal/spin"},
 		modules: []string{pflag, plot, progressbar, term},
 	}},
+	{"bench/tune", room{
+		ours:    []string{"bench/perf", "collective", "collective/plan", "dtype"},
+		modules: []string{cpuid, pflag, progressbar, term},
+	}},
 	{"bench/peers", room{
 		ours:    []string{"collective", "internal/affinity", "internal/herd"},
 		modules: []string{cpuid, progressbar, term, sys},
@@ -105,7 +109,7 @@ var rooms = []struct {
 	}}},
 	{"cmd/gollective", room{
 		ours: []string{
-			"bench/load", "bench/perf", "collective", "collective/plan", "collective/topo", "dtype", "internal/herd", "internal/launch",
+			"bench/load", "bench/perf", "bench/tune", "collective", "collective/plan", "collective/topo", "dtype", "internal/herd", "internal/launch",
 		},
 		modules: []string{cobra, pflag, sys, term},
 	}},
