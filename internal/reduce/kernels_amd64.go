@@ -543,11 +543,12 @@ func widenE5M2AVX2(dst, src *byte, n int)
 //go:noescape
 func narrowE5M2AVX2(dst, src *byte, n int)
 
-// combineBlock stores a ⊕ b in n vectors of dst. It is a real call: its prologue
-// is where the collector can stop this goroutine.
+// combineBlock stores a ⊕ b in n vectors of dst; it reports whether there is a kernel
+// for that. It is a real call: its prologue is where the collector can stop this
+// goroutine.
 //
 //go:noinline
-func combineBlock(r routine, dst, a, b *byte, n int) {
+func combineBlock(r routine, dst, a, b *byte, n int) bool {
 	switch r {
 	case add8:
 		addBytesAVX2(dst, a, b, n)
@@ -634,14 +635,15 @@ func combineBlock(r routine, dst, a, b *byte, n int) {
 	case minUint8:
 		minUint8AVX2(dst, a, b, n)
 	default:
-		panic("reduce: a Kernel that For did not make")
+		return false
 	}
+	return true
 }
 
 // pairBlock is combineBlock with a second result.
 //
 //go:noinline
-func pairBlock(r routine, dst, also, a, b *byte, n int) {
+func pairBlock(r routine, dst, also, a, b *byte, n int) bool {
 	switch r {
 	case add8:
 		addBytesPairAVX2(dst, also, a, b, n)
@@ -728,8 +730,9 @@ func pairBlock(r routine, dst, also, a, b *byte, n int) {
 	case minUint8:
 		minUint8PairAVX2(dst, also, a, b, n)
 	default:
-		panic("reduce: a Kernel that For did not make")
+		return false
 	}
+	return true
 }
 
 // combineStreamBlock is combineBlock with stores past the caches, where there are any.
@@ -907,7 +910,9 @@ func pairStreamBlock(r routine, dst, also, a, b *byte, n int) {
 // copyStreamBlock stores n vectors of src in dst, past the caches.
 //
 //go:noinline
-func copyStreamBlock(dst, src *byte, n int) { copyStreamAVX2(dst, src, n) }
+func copyStreamBlock(dst, src *byte, n int) {
+	copyStreamAVX2(dst, src, n)
+}
 
 // streamFence makes what went past the caches visible before all later stores.
 func streamFence()
@@ -916,7 +921,7 @@ func streamFence()
 // float is a float32.
 //
 //go:noinline
-func scaleBlock(t dtype.Type, dst, src *byte, factor uint64, n int) {
+func scaleBlock(t dtype.Type, dst, src *byte, factor uint64, n int) bool {
 	switch t {
 	case dtype.Int8, dtype.Uint8:
 		scaleBytesAVX2(dst, src, factor, n)
@@ -936,13 +941,16 @@ func scaleBlock(t dtype.Type, dst, src *byte, factor uint64, n int) {
 		scaleE4M3AVX2(dst, src, factor, n)
 	case dtype.F8E5M2:
 		scaleE5M2AVX2(dst, src, factor, n)
+	default:
+		return false
 	}
+	return true
 }
 
 // widenBlock stores 8n small floats as float32.
 //
 //go:noinline
-func widenBlock(t dtype.Type, dst, src *byte, n int) {
+func widenBlock(t dtype.Type, dst, src *byte, n int) bool {
 	switch t {
 	case dtype.Half:
 		widenHalfAVX2(dst, src, n)
@@ -952,13 +960,16 @@ func widenBlock(t dtype.Type, dst, src *byte, n int) {
 		widenE4M3AVX2(dst, src, n)
 	case dtype.F8E5M2:
 		widenE5M2AVX2(dst, src, n)
+	default:
+		return false
 	}
+	return true
 }
 
 // narrowBlock stores 8n float32, rounded, as small floats.
 //
 //go:noinline
-func narrowBlock(t dtype.Type, dst, src *byte, n int) {
+func narrowBlock(t dtype.Type, dst, src *byte, n int) bool {
 	switch t {
 	case dtype.Half:
 		narrowHalfAVX2(dst, src, n)
@@ -968,5 +979,8 @@ func narrowBlock(t dtype.Type, dst, src *byte, n int) {
 		narrowE4M3AVX2(dst, src, n)
 	case dtype.F8E5M2:
 		narrowE5M2AVX2(dst, src, n)
+	default:
+		return false
 	}
+	return true
 }

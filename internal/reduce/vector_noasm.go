@@ -1,4 +1,4 @@
-//go:build !amd64 || purego || race
+//go:build !(amd64 || (arm64 && go1.27)) || purego || race
 
 package reduce
 
@@ -15,15 +15,3 @@ func scaleVectors(dtype.Type, []byte, []byte, uint64) int { return 0 }
 func widenVectors(dtype.Type, []float32, []byte) int { return 0 }
 
 func narrowVectors(dtype.Type, []byte, []float32) int { return 0 }
-
-func canStream() bool { return false }
-
-// Nothing can be streamed, so that these are not called.
-
-func combineStream(routine, []byte, []byte, []byte) {}
-
-func pairStream(routine, []byte, []byte, []byte, []byte) {}
-
-func copyStream([]byte, []byte) {}
-
-func streamFence() {}

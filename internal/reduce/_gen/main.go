@@ -1,17 +1,17 @@
 // Command _gen writes the assembly kernels of internal/reduce and the Go
-// declarations that go with them: kernels_amd64.s and kernels_amd64.go in the
-// directory above. It is a module of its own, so that no build of the library
+// declarations that go with them: for every processor kernels_*.s and kernels_*.go in
+// the directory above. It is a module of its own, so that no build of the library
 // sees it. From the top of the repository:
 //
 //	go -C internal/reduce/_gen run .
 //
-// What a kernel computes from one vector is in kernels.go; this file puts loops
-// around it.
+// What a kernel computes from one vector is in amd64.go and arm64.go; this file puts
+// loops around it.
 package main
 
 import (
 	"bytes"
-	_ "embed"
+	"embed"
 	"fmt"
 	"go/format"
 	"log"
@@ -20,11 +20,19 @@ import (
 	"text/template"
 )
 
-//go:embed amd64.s.tmpl
-var assembly string
+//go:embed *.tmpl
+var files embed.FS
 
-//go:embed amd64.go.tmpl
-var declarations string
+// machine is a processor: its registers for arguments, and its instructions for moving
+// and advancing them.
+type machine struct {
+	Arch, Constraint, Suffix   string
+	dst, also, a, b, n, factor string
+	load, loadFactor, advance  string
+	past                       map[string]string // by store, the one that goes past the caches
+	vector                     int               // bytes
+	Kernels                    []kernel
+}
 
 // kernel is one assembly function. A turn handles one vector: out bytes of the
 // result, made from in bytes of each operand. Offsets of operands are relative to
@@ -36,11 +44,18 @@ type kernel struct {
 	in, out int
 	setup   []string
 	body    func(at place) []string
+	on      *machine
 	streams bool // stores go past the caches
+}
+
+// kernel is a kernel that takes and makes a vector a turn.
+func (m *machine) kernel(kind, name, of string, setup []string, body func(at place) []string) kernel {
+	return kernel{Name: name, Kind: kind, Case: of, in: m.vector, out: m.vector, setup: setup, body: body, on: m}
 }
 
 // place is where the operands of a turn are, and its result, of which a pair makes two.
 type place struct {
+	on            *machine
 	dst, a, b     int
 	pair, streams bool
 }
@@ -48,17 +63,17 @@ type place struct {
 // put stores a register in the result.
 func (p place) put(instruction, register string, offset int) []string {
 	if p.streams {
-		instruction = map[string]string{"VMOVDQU": "VMOVNTDQ"}[instruction]
+		instruction = p.on.past[instruction]
 	}
-	lines := []string{fmt.Sprintf("%s %s, %d(DI)", instruction, register, p.dst+offset)}
+	lines := []string{fmt.Sprintf("%s %s, %d(%s)", instruction, register, p.dst+offset, p.on.dst)}
 	if p.pair {
-		lines = append(lines, fmt.Sprintf("%s %s, %d(R8)", instruction, register, p.dst+offset))
+		lines = append(lines, fmt.Sprintf("%s %s, %d(%s)", instruction, register, p.dst+offset, p.on.also))
 	}
 	return lines
 }
 
-func (p place) x(offset int) string { return fmt.Sprintf("%d(SI)", p.a+offset) }
-func (p place) y(offset int) string { return fmt.Sprintf("%d(DX)", p.b+offset) }
+func (p place) x(offset int) string { return fmt.Sprintf("%d(%s)", p.a+offset, p.on.a) }
+func (p place) y(offset int) string { return fmt.Sprintf("%d(%s)", p.b+offset, p.on.b) }
 
 // paired is k with a second result.
 func (k kernel) paired() kernel {
@@ -81,47 +96,55 @@ func (k kernel) List() string {
 }
 
 // Symbol is the assembly function's name.
-func (k kernel) Symbol() string { return k.Name + "AVX2" }
+func (k kernel) Symbol() string { return k.Name + k.on.Suffix }
+
+// argument is one of the function's, 8 bytes, and the register that it goes to.
+type argument struct{ name, typ, register string }
+
+func (k kernel) arguments() []argument {
+	m := k.on
+	dst, n := argument{"dst", "*byte", m.dst}, argument{"n", "int", m.n}
+	a, b, src := argument{"a", "*byte", m.a}, argument{"b", "*byte", m.b}, argument{"src", "*byte", m.a}
+	switch k.Kind {
+	case "combine":
+		return []argument{dst, a, b, n}
+	case "pair":
+		return []argument{dst, {"also", "*byte", m.also}, a, b, n}
+	case "scale":
+		return []argument{dst, src, {"factor", "uint64", m.factor}, n}
+	}
+	return []argument{dst, src, n}
+}
 
 // Signature is the Go function's.
 func (k kernel) Signature() string {
-	switch k.Kind {
-	case "combine":
-		return "(dst, a, b *byte, n int)"
-	case "pair":
-		return "(dst, also, a, b *byte, n int)"
-	case "scale":
-		return "(dst, src *byte, factor uint64, n int)"
+	var list []string
+	all := k.arguments()
+	for i, a := range all {
+		if i+1 < len(all) && all[i+1].typ == a.typ {
+			list = append(list, a.name)
+		} else {
+			list = append(list, a.name+" "+a.typ)
+		}
 	}
-	return "(dst, src *byte, n int)"
+	return "(" + strings.Join(list, ", ") + ")"
 }
 
-// Prologue loads the arguments; n, in turns, goes to CX.
+// Prologue loads the arguments.
 func (k kernel) Prologue() []string {
-	lines := []string{"MOVQ dst+0(FP), DI"}
-	switch k.Kind {
-	case "combine":
-		lines = append(lines, "MOVQ a+8(FP), SI", "MOVQ b+16(FP), DX", "MOVQ n+24(FP), CX")
-	case "pair":
-		lines = append(lines, "MOVQ also+8(FP), R8", "MOVQ a+16(FP), SI", "MOVQ b+24(FP), DX", "MOVQ n+32(FP), CX")
-	case "scale":
-		lines = append(lines, "MOVQ src+8(FP), SI", "VMOVQ factor+16(FP), X8", "MOVQ n+24(FP), CX")
-	default:
-		lines = append(lines, "MOVQ src+8(FP), SI", "MOVQ n+16(FP), CX")
+	var lines []string
+	for i, a := range k.arguments() {
+		load := k.on.load
+		if a.name == "factor" {
+			load = k.on.loadFactor
+		}
+		lines = append(lines, fmt.Sprintf("%s %s+%d(FP), %s", load, a.name, 8*i, a.register))
 	}
 	return append(lines, k.setup...)
 }
 
 // Arguments is the size of the frame's arguments.
-func (k kernel) Arguments() int {
-	switch k.Kind {
-	case "pair":
-		return 40
-	case "combine", "scale":
-		return 32
-	}
-	return 24
-}
+func (k kernel) Arguments() int { return 8 * len(k.arguments()) }
 
 // Remainder reports whether single vectors may be left after the long loop.
 func (k kernel) Remainder() bool { return k.Unrolled() > 1 && !k.streams }
@@ -130,7 +153,7 @@ func (k kernel) Remainder() bool { return k.Unrolled() > 1 && !k.streams }
 // little code, for the loop's own instructions would count there. A stream takes
 // nothing but such turns.
 func (k kernel) Unrolled() int {
-	if len(k.body(place{})) > 14 {
+	if len(k.body(place{on: k.on})) > 14 {
 		return 1
 	}
 	return 4
@@ -140,14 +163,15 @@ func (k kernel) Unrolled() int {
 func (k kernel) Turn(vectors int) []string {
 	var lines []string
 	for i := range vectors {
-		lines = append(lines, k.body(place{i * k.out, i * k.in, i * k.in, k.Kind == "pair", k.streams})...)
+		lines = append(lines, k.body(place{k.on, i * k.out, i * k.in, i * k.in, k.Kind == "pair", k.streams})...)
 	}
-	lines = append(lines, fmt.Sprintf("ADDQ $%d, SI", vectors*k.in), fmt.Sprintf("ADDQ $%d, DI", vectors*k.out))
-	if k.Kind == "combine" || k.Kind == "pair" {
-		lines = append(lines, fmt.Sprintf("ADDQ $%d, DX", vectors*k.in))
-	}
-	if k.Kind == "pair" {
-		lines = append(lines, fmt.Sprintf("ADDQ $%d, R8", vectors*k.out))
+	for _, a := range k.arguments() {
+		switch a.name {
+		case "dst", "also":
+			lines = append(lines, fmt.Sprintf("%s $%d, %s", k.on.advance, vectors*k.out, a.register))
+		case "src", "a", "b":
+			lines = append(lines, fmt.Sprintf("%s $%d, %s", k.on.advance, vectors*k.in, a.register))
+		}
 	}
 	return lines
 }
@@ -173,25 +197,31 @@ func vector(bits int, value uint64) string {
 
 func main() {
 	log.SetFlags(0)
-	all := kernels()
-	code := render(assembly, map[string]any{"Kernels": all, "Constants": used(all)})
-	if err := os.WriteFile("../kernels_amd64.s", code, 0o644); err != nil {
-		log.Fatal(err)
+	amd64.Kernels, arm64.Kernels = amd64Kernels(), arm64Kernels()
+	for _, m := range []*machine{amd64, arm64} {
+		write("../kernels_"+m.Arch+".s", render(m.Arch+".s.tmpl", m))
+		source, err := format.Source(render("declarations.go.tmpl", m))
+		if err != nil {
+			log.Fatal(err)
+		}
+		write("../kernels_"+m.Arch+".go", source)
 	}
-	source, err := format.Source(render(declarations, map[string]any{"Kernels": all}))
-	if err != nil {
-		log.Fatal(err)
-	}
-	if err := os.WriteFile("../kernels_amd64.go", source, 0o644); err != nil {
+}
+
+func write(path string, content []byte) {
+	if err := os.WriteFile(path, content, 0o644); err != nil {
 		log.Fatal(err)
 	}
 }
 
-// used asks all kernels for their code once, which names their constants, and
+// Streams reports whether there are kernels that store past the caches.
+func (m *machine) Streams() bool { return m.past != nil }
+
+// Constants asks all kernels for their code once, which names their constants, and
 // lists those.
-func used(all []kernel) []constant {
+func (m *machine) Constants() []constant {
 	var code []string
-	for _, k := range all {
+	for _, k := range m.Kernels {
 		code = append(append(code, k.Prologue()...), k.Turn(1)...)
 	}
 	text := strings.Join(code, "\n")
@@ -204,7 +234,7 @@ func used(all []kernel) []constant {
 	return list
 }
 
-func render(text string, data any) []byte {
+func render(name string, m *machine) []byte {
 	functions := template.FuncMap{
 		"indent": func(lines []string) string { return "\t" + strings.Join(lines, "\n\t") },
 		"of": func(list string, all []kernel) (some []kernel) {
@@ -217,7 +247,8 @@ func render(text string, data any) []byte {
 		},
 	}
 	var out bytes.Buffer
-	if err := template.Must(template.New("").Funcs(functions).Parse(text)).Execute(&out, data); err != nil {
+	text := template.Must(template.New(name).Funcs(functions).ParseFS(files, name))
+	if err := text.Execute(&out, m); err != nil {
 		log.Fatal(err)
 	}
 	return out.Bytes()

@@ -7,6 +7,13 @@ import (
 	"strings"
 )
 
+var amd64 = &machine{
+	Arch: "amd64", Constraint: "!purego && !race", Suffix: "AVX2", vector: wide,
+	dst: "DI", also: "R8", a: "SI", b: "DX", n: "CX", factor: "X8",
+	load: "MOVQ", loadFactor: "VMOVQ", advance: "ADDQ",
+	past: map[string]string{"VMOVDQU": "VMOVNTDQ"},
+}
+
 func sortedNames() []string { return slices.Sorted(maps.Keys(constants)) }
 
 // In the code below Y0 to Y7 are scratch; Y8 holds the factor of a scale; Y9 to Y15
@@ -17,7 +24,7 @@ func sortedNames() []string { return slices.Sorted(maps.Keys(constants)) }
 
 const wide = 32 // bytes of a vector
 
-func kernels() []kernel {
+func amd64Kernels() []kernel {
 	var all []kernel
 	all = append(all, arithmetic()...)
 	all = append(all, order()...)
@@ -39,14 +46,14 @@ func kernels() []kernel {
 // vectors reports whether all stores are of 16 bytes or more. Others, sums and
 // products of 8-bit floats, take longer than memory does.
 func (k kernel) vectors() bool {
-	return !slices.ContainsFunc(k.body(place{}), func(line string) bool { return strings.HasPrefix(line, "VMOVQ") })
+	return !slices.ContainsFunc(k.body(place{on: amd64}), func(line string) bool { return strings.HasPrefix(line, "VMOVQ") })
 }
 
 // copying has no Go twin but copy.
 func copying() kernel {
-	return kernel{Name: "copy", Kind: "copy", in: wide, out: wide, body: func(at place) []string {
+	return amd64.kernel("copy", "copy", "", nil, func(at place) []string {
 		return append([]string{"VMOVDQU " + at.x(0) + ", Y0"}, at.put("VMOVDQU", "Y0", 0)...)
-	}}
+	})
 }
 
 // hold sets a register to a constant for the whole loop.
@@ -117,9 +124,9 @@ func arithmetic() []kernel {
 		memory := func(at place) string { return at.y(0) }
 		factor := func(place) string { return "Y8" }
 		all = append(all,
-			kernel{"add" + t.name, "combine", "add" + t.suffix, wide, wide, nil, with(single(t.add), memory), false},
-			kernel{"mul" + t.name, "combine", "mul" + t.suffix, wide, wide, t.setup, with(t.mul, memory), false},
-			kernel{"scale" + t.name, "scale", t.types, wide, wide, append([]string{broadcast(t.bits)}, t.setup...), with(t.mul, factor), false},
+			amd64.kernel("combine", "add"+t.name, "add"+t.suffix, nil, with(single(t.add), memory)),
+			amd64.kernel("combine", "mul"+t.name, "mul"+t.suffix, t.setup, with(t.mul, memory)),
+			amd64.kernel("scale", "scale"+t.name, t.types, append([]string{broadcast(t.bits)}, t.setup...), with(t.mul, factor)),
 		)
 	}
 	for _, f := range smallFloats {
@@ -134,10 +141,10 @@ func order() []kernel {
 	add := func(name string, setup []string, body func(operation string) []string) {
 		for _, operation := range []string{"max", "min"} {
 			lines := body(operation)
-			all = append(all, kernel{operation + name, "combine", operation + name, wide, wide, setup, func(at place) []string {
+			all = append(all, amd64.kernel("combine", operation+name, operation+name, setup, func(at place) []string {
 				code := []string{"VMOVDQU " + at.x(0) + ", Y0", "VMOVDQU " + at.y(0) + ", Y1"}
 				return append(append(code, lines...), at.put("VMOVDQU", "Y2", 0)...)
-			}, false})
+			}))
 		}
 	}
 	for name, letters := range map[string]string{"Int8": "SB", "Uint8": "UB", "Int32": "SD", "Uint32": "UD"} {
@@ -243,7 +250,7 @@ func (f smallFloat) order(operation string) []string {
 
 // kernel combines two operands in float32.
 func (f smallFloat) kernel(name, instruction string) kernel {
-	k := kernel{name + f.name, "combine", name + f.name, wide, wide, f.setup(), nil, false}
+	k := amd64.kernel("combine", name+f.name, name+f.name, f.setup(), nil)
 	k.body = func(at place) []string {
 		if f.name == "Bfloat" {
 			return combineBfloat(at, instruction, false)
@@ -260,7 +267,7 @@ func (f smallFloat) kernel(name, instruction string) kernel {
 
 // scale multiplies by a float32.
 func (f smallFloat) scale() kernel {
-	k := kernel{"scale" + f.name, "scale", f.typ, wide, wide, append([]string{broadcast(32)}, f.setup()...), nil, false}
+	k := amd64.kernel("scale", "scale"+f.name, f.typ, append([]string{broadcast(32)}, f.setup()...), nil)
 	k.body = func(at place) []string {
 		if f.name == "Bfloat" {
 			return combineBfloat(at, "VMULPS", true)
@@ -279,14 +286,14 @@ func (f smallFloat) scale() kernel {
 func conversions() []kernel {
 	var all []kernel
 	for _, f := range smallFloats {
-		all = append(all,
-			kernel{"widen" + f.name, "widen", f.typ, f.bits, wide, nil, func(at place) []string {
-				return append(f.widen(at.x(0), "0"), at.put("VMOVDQU", "Y0", 0)...)
-			}, false},
-			kernel{"narrow" + f.name, "narrow", f.typ, wide, f.bits, f.setup(), func(at place) []string {
-				return append([]string{"VMOVDQU " + at.x(0) + ", Y0"}, f.narrow(at, 0)...)
-			}, false},
-		)
+		widen := amd64.kernel("widen", "widen"+f.name, f.typ, nil, func(at place) []string {
+			return append(f.widen(at.x(0), "0"), at.put("VMOVDQU", "Y0", 0)...)
+		})
+		narrow := amd64.kernel("narrow", "narrow"+f.name, f.typ, f.setup(), func(at place) []string {
+			return append([]string{"VMOVDQU " + at.x(0) + ", Y0"}, f.narrow(at, 0)...)
+		})
+		widen.in, narrow.out = f.bits, f.bits // eight elements
+		all = append(all, widen, narrow)
 	}
 	return all
 }
