@@ -9,7 +9,8 @@
 //
 //  1. Every choice makes its call once, and all must give the same bytes.
 //  2. Every choice makes a few calls, which shows how many fit into the time that the
-//     point may take. What is several times slower than the best is left out.
+//     point may take. What is several times slower than the best is left out, and after
+//     some rounds what is half as slow again.
 //  3. Rounds of batches follow, there and back through the choices (A B B A), so that
 //     what the machine does besides falls on all alike. The time of a batch is that of
 //     the slowest rank; the time of a choice is the median over its batches.

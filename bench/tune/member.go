@@ -218,7 +218,6 @@ const (
 	// A batch takes about so long, or one call: many short rounds, of which all choices
 	// have seen the same disturbances, tell more than few long ones.
 	batchMicros = 1000.0
-	mostRounds  = 101
 )
 
 // rounds makes the batches of a point.
@@ -232,10 +231,18 @@ func (m *member) rounds(tries []try, c *callsOf, share time.Duration) error {
 				return err
 			}
 		}
-		var err error
-		if tries[i].first, err = m.batch(&tries[i], c, firstCalls); err != nil {
+		first, err := m.batch(&tries[i], c, firstCalls)
+		if err != nil {
 			return err
 		}
+		tries[i].first = first
+	}
+	for i := range tries {
+		again, err := m.batch(&tries[i], c, firstCalls)
+		if err != nil {
+			return err
+		}
+		tries[i].first = min(tries[i].first, again)
 	}
 	dropSlow(tries, hopeless)
 	each := 0.0 // us of a round
@@ -244,7 +251,7 @@ func (m *member) rounds(tries []try, c *callsOf, share time.Duration) error {
 			each += max(t.first, batchMicros)
 		}
 	}
-	rounds := int(min(max(float64(share.Microseconds())/each, float64(m.of.Rounds)), max(mostRounds, float64(m.of.Rounds))))
+	rounds := int(min(max(float64(share.Microseconds())/each, float64(m.of.Rounds)), float64(max(m.of.MostRounds, m.of.Rounds))))
 	for round := range rounds {
 		if round == (m.of.Rounds+1)/2 {
 			dropSlow(tries, beaten)
@@ -268,23 +275,17 @@ func (m *member) rounds(tries []try, c *callsOf, share time.Duration) error {
 	return nil
 }
 
-// dropSlow leaves out what takes so many times as long as the best, and counts what
-// is left.
-func dropSlow(tries []try, times float64) (left int) {
+// dropSlow leaves out what takes so many times as long as the best. It looks at the
+// best batches: those of few may all have been disturbed, but not sped up.
+func dropSlow(tries []try, times float64) {
 	least := math.Inf(1)
 	for i := range tries {
-		if !tries[i].out {
-			least = min(least, tries[i].timing().Micros)
-		}
+		least = min(least, tries[i].timing().Least)
 	}
 	for i := range tries {
 		t := &tries[i]
-		t.out = t.out || t.timing().Micros > times*least
-		if !t.out {
-			left++
-		}
+		t.out = t.out || t.timing().Least > times*least
 	}
-	return left
 }
 
 // batch makes calls back to back, and returns the slowest rank's time of one in us.

@@ -28,6 +28,7 @@ type Options struct {
 	Channels                       []int // numbers to force; 0 = as the library chooses
 	Budget                         time.Duration
 	Rounds                         int
+	mostRounds                     int // even if the time allows more
 
 	Output string // the tuner file; "" = none
 	Points string // the file that measurements are kept in; "" = none
@@ -45,7 +46,7 @@ func DefaultOptions() Options {
 		Goroutines: []int{2}, Transports: []string{"shm", "tcp"},
 		MinBytes: 4, MaxBytes: 64 << 20, StepFactor: 4,
 		Channels: channelsFor(runtime.GOMAXPROCS(0), 2),
-		Budget:   2 * time.Minute, Rounds: 5,
+		Budget:   2 * time.Minute, Rounds: 5, mostRounds: 101,
 		Output: "gollective_tuner.csv",
 	}
 	if runtime.GOOS == "linux" {

@@ -96,7 +96,7 @@ func (r *run) cases() []Case {
 	}
 	var all []Case
 	for _, placement := range r.placements() {
-		c := Case{Placement: placement, Channels: r.Channels, Rounds: r.Rounds}
+		c := Case{Placement: placement, Channels: r.Channels, Rounds: r.Rounds, MostRounds: r.mostRounds}
 		for _, collective := range r.Collectives {
 			for _, bytes := range r.sizes() {
 				if p := (Place{placement, collective, bytes}); !known[p] && moves(p) {

@@ -19,8 +19,9 @@ type Case struct {
 	Placement
 	Places   []Place
 	Channels []int
-	Rounds   int
 	Budget   time.Duration
+
+	Rounds, MostRounds int // of batches
 }
 
 // quiet keeps what communicators say of themselves from the tool's output.

@@ -153,7 +153,7 @@ func tiny() Options {
 	o.Goroutines, o.Processes, o.Channels = []int{2, 3}, nil, []int{0}
 	o.Collectives = []string{"all_reduce", "reduce"}
 	o.MinBytes, o.MaxBytes, o.StepFactor = 64, 4096, 8
-	o.Budget, o.Rounds, o.Output = 100*time.Millisecond, 2, ""
+	o.Budget, o.Rounds, o.mostRounds, o.Output = time.Hour, 2, 2, ""
 	return o
 }
 
@@ -163,7 +163,6 @@ func TestARunInPieces(t *testing.T) {
 	o := tiny()
 	dir := t.TempDir()
 	o.Points, o.Output = filepath.Join(dir, "points"), filepath.Join(dir, "t.csv")
-	o.Budget = time.Minute // for a slow machine; the rounds are few
 	o.MaxBytes = 512
 	var out, errs strings.Builder
 	require.NoError(t, Run(context.Background(), o, nil, &out, &errs))
@@ -224,7 +223,7 @@ func TestTheEndOfTheBudgetIsTold(t *testing.T) {
 
 func TestAnInterruptEndsTheRun(t *testing.T) {
 	o := tiny()
-	o.Budget = time.Hour
+	o.mostRounds = 1 << 30
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	err := Run(ctx, o, nil, io.Discard, io.Discard)
