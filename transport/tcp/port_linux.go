@@ -22,13 +22,14 @@ import (
 // Port is where a process is connected to, and from where it connects to others: one
 // for all its communicators. All methods may be called by any goroutine.
 type Port struct {
-	c         PortConfig
-	terms     handshake.Terms
-	gate      *handshake.Gate
-	watch     *watch
-	addresses []string
-	carrying  sync.WaitGroup // tunnels
-	dialling  chan struct{}  // holds a token for each attempt under way
+	c          PortConfig
+	terms      handshake.Terms
+	gate       *handshake.Gate
+	watch      *watch
+	addresses  []string
+	congestion congestion     // the system's choice, for connections to other hosts
+	carrying   sync.WaitGroup // tunnels
+	dialling   chan struct{}  // holds a token for each attempt under way
 
 	mu      sync.Mutex
 	closed  bool
@@ -93,6 +94,7 @@ func Open(c PortConfig) (*Port, error) {
 		return nil, fmt.Errorf("tcp: %w", err)
 	}
 	p.addresses = addresses
+	p.congestion = openLocally(l)
 	p.watch = newWatch(c.PeerTimeout)
 	p.gate = handshake.NewGate(handshake.GateConfig{Name: "tcp", Log: c.Logger, Terms: t, Enter: p.enter})
 	p.gate.Serve(l)
@@ -430,7 +432,7 @@ func (p *Port) dialOnce(ctx context.Context, addr string, body []byte) (net.Conn
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
-	d := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: false}}
+	d := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: false}, Control: p.dialLocally}
 	conn, err := d.DialContext(ctx, address.Network(p.c.Family), addr)
 	if err != nil {
 		return nil, err
@@ -476,6 +478,9 @@ func (p *Port) convert(conn net.Conn) (stream, error) {
 	var failed error
 	err = raw.Control(func(theirs uintptr) {
 		fd = int(theirs)
+		if !isLocal(fd) {
+			p.congestion.restore(fd)
+		}
 		if failed = p.c.setOptions(fd); failed == nil && !tunnels {
 			fd, failed = unix.FcntlInt(theirs, unix.F_DUPFD_CLOEXEC, 0)
 		}
