@@ -53,6 +53,13 @@ func newBundle(streams []stream, threads int, g Greeting, rank int) (*bundle, er
 // sent with beginWrite and received with beginRead, over the data sockets.
 func (b *bundle) stripes() bool { return b.crew != nil }
 
+// twoWay reports whether a link and its twin may share the connection: each ends its
+// direction alone. TLS ends with either.
+func (b *bundle) twoWay() bool {
+	_, encrypted := b.main.(*tunnel)
+	return b.crew == nil && !encrypted
+}
+
 // beginWrite starts to send a payload, which must stay as it is until advanceWrite
 // is done or close has returned. One at a time is under way.
 func (b *bundle) beginWrite(payload []byte) {

@@ -18,7 +18,7 @@ import (
 
 const (
 	magic           = "GOLLDATA"
-	protocolVersion = 1
+	protocolVersion = 2
 	helloBytes      = sha256.Size + 18 + 16 + 3
 
 	// mostSockets is how many sockets may carry payloads (MAX_SOCKETS in

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/gollective/gollective/transport"
@@ -21,12 +22,15 @@ type receiver struct {
 	bundle  *bundle // nil until the producer's process has connected
 	failure error   // why nothing more will come
 
+	twin   *sender // of the way back, in the same station; nil if there is none
+	turned bool    // frames come over the twin's connection
+
 	// staged[begin:end] has been read before its place was known: heads, small
 	// payloads, and the beginning of large ones.
 	staged     [4096]byte
 	begin, end int
 
-	// The frame under way.
+	// The frame under way, or the last one.
 	frame   frame
 	reading bool
 	into    []byte
@@ -41,7 +45,7 @@ type receiver struct {
 // wants reports whether bytes from the network would be of use: ahead says that
 // slots are filled before the block asks for them.
 func (r *receiver) wants(ahead bool) bool {
-	if r.failure != nil || r.bundle == nil {
+	if r.failure != nil || r.wire() == nil {
 		return false
 	}
 	return r.reading || r.in.Wanted() || ahead && r.in.Room(r.in.Step(), 1)
@@ -77,13 +81,38 @@ func (r *receiver) progress(ahead bool) (moved bool) {
 		r.bytes += uint64(r.frame.length)
 		r.in.Arrived(r.frame.step, r.frame.slots, r.frame.length, r.frame.header, r.user)
 		moved = true
+		if r.frame.last {
+			r.turn()
+		}
 	}
 	return moved
+}
+
+// wire is the connection that frames come over, nil if it is not there yet.
+func (r *receiver) wire() *bundle {
+	if r.turned {
+		return r.twin.bundle
+	}
+	return r.bundle
+}
+
+// turn goes on at the twin's connection.
+func (r *receiver) turn() {
+	r.turned = true
+	switch {
+	case r.begin < r.end:
+		r.failure = fmt.Errorf("rank %d sent %d bytes behind its last frame", r.link.From, r.end-r.begin)
+	case r.twin.bundle == nil:
+		r.failure = r.twin.failure // nil while the connection is being made
+	}
 }
 
 // start takes up the frame whose head is staged, if there is room for it.
 func (r *receiver) start(ahead bool) bool {
 	f, err := decodeFrame(r.staged[r.begin:r.end], r.in.Step(), r.in.SlotBytes())
+	if err == nil && f.last && !r.mayTurn() {
+		err = errors.New("a last frame where the link can't go on")
+	}
 	if err != nil {
 		r.failure = fmt.Errorf("rank %d sent %w", r.link.From, err)
 		return false
@@ -91,12 +120,17 @@ func (r *receiver) start(ahead bool) bool {
 	if !r.in.Room(f.step, f.slots) || !ahead && !r.in.Asked(f.step) {
 		return false
 	}
-	r.begin += frameBytes
+	for r.end-r.begin < f.headBytes() {
+		if !r.read(nil) {
+			return false
+		}
+	}
+	r.begin += f.headBytes()
 	r.frame, r.reading, r.got = f, true, 0
 	r.into, r.user = r.in.Place(f.step, f.slots, f.length, f.header)
-	r.striped = r.bundle.stripes() && f.length > inlineBytes
+	r.striped = r.wire().stripes() && f.length > inlineBytes
 	if r.striped {
-		r.bundle.beginRead(r.into)
+		r.wire().beginRead(r.into)
 		return true
 	}
 	r.got = copy(r.into, r.staged[r.begin:r.end])
@@ -104,10 +138,15 @@ func (r *receiver) start(ahead bool) bool {
 	return true
 }
 
+// mayTurn reports whether a producer may go on over the twin's connection.
+func (r *receiver) mayTurn() bool {
+	return !r.turned && r.twin != nil && turnable(r.link) && r.bundle.twoWay() && (r.twin.bundle == nil || r.twin.bundle.twoWay())
+}
+
 // receive moves the frame under way on.
 func (r *receiver) receive() (moved, done bool) {
 	if r.striped {
-		finished, err := r.bundle.advanceRead()
+		finished, err := r.wire().advanceRead()
 		if err != nil {
 			r.failure = err
 		}
@@ -135,9 +174,16 @@ func (r *receiver) read(rest []byte) bool {
 	if len(rest) > 0 {
 		buffers = append(buffers, rest)
 	}
-	// Behind a payload on other sockets comes a head at any time; it is small.
-	buffers = append(buffers, r.staged[r.end:])
-	n, err := r.bundle.main.read(buffers)
+	// Behind a payload on other sockets comes a head at any time; it is small. What
+	// follows a large payload may be another: that is received where it belongs.
+	most := len(r.staged)
+	if r.frame.length > smallBytes {
+		most = max(r.end, paddedBytes)
+	}
+	if r.end < most {
+		buffers = append(buffers, r.staged[r.end:most])
+	}
+	n, err := r.wire().main.read(buffers)
 	if err != nil {
 		r.failure = err
 		return false

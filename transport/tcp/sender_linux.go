@@ -20,21 +20,22 @@ type sender struct {
 	bundle    *bundle // nil until connected
 	failure   error   // why nothing more will go out
 
+	twin   *receiver // of the way back, in the same station; nil if there is none
+	turned bool      // frames go over the twin's connection
+
 	// The post under way.
 	post    *transport.Post
 	head    [frameBytes + smallBytes]byte // and a small payload behind it
+	ahead   int                           // bytes of head, and of padding
 	small   bool
-	sent    int // bytes of head and payload that the main socket has taken
+	last    bool // turned, when it is done
+	sent    int  // bytes of head and payload that the main socket has taken
 	striped bool
 	blocked bool // the socket took less than there was
 
 	buffers [2][]byte
 	bytes   uint64 // payload sent so far
 }
-
-// smallBytes is the largest payload that is copied behind its head: one piece of memory
-// costs the system less than two.
-const smallBytes = 1000
 
 // most is how many frames one pass takes before the other links get their turn.
 const most = 4
@@ -79,8 +80,23 @@ func (s *sender) progress() (moved bool) {
 		s.bytes += uint64(len(s.post.Memory))
 		s.out.Taken(s.post)
 		s.post = nil
+		s.turned = s.turned || s.last
 	}
 	return moved
+}
+
+// wire is the connection that frames go over.
+func (s *sender) wire() *bundle {
+	if s.turned {
+		return s.twin.bundle
+	}
+	return s.bundle
+}
+
+// turns reports whether the next frame is to be the last over the link's own
+// connection.
+func (s *sender) turns() bool {
+	return !s.turned && s.twin != nil && turnable(s.link) && s.bundle.twoWay() && s.twin.bundle != nil && s.twin.bundle.twoWay()
 }
 
 // begin takes up the next post.
@@ -91,13 +107,19 @@ func (s *sender) begin() bool {
 		return false
 	}
 	s.post, s.sent = post, 0
-	frameOf(post).encode((*[frameBytes]byte)(s.head[:]))
+	s.last = s.turns()
+	f := frameOf(post)
+	f.last = s.last
+	f.encode((*[frameBytes]byte)(s.head[:]))
+	s.ahead = f.headBytes()
 	if s.small = len(post.Memory) <= smallBytes; s.small {
 		copy(s.head[frameBytes:], post.Memory)
+	} else {
+		clear(s.head[frameBytes:paddedBytes])
 	}
-	s.striped = s.bundle.stripes() && len(post.Memory) > inlineBytes
+	s.striped = s.wire().stripes() && len(post.Memory) > inlineBytes
 	if s.striped {
-		s.bundle.beginWrite(post.Memory)
+		s.wire().beginWrite(post.Memory)
 	}
 	return true
 }
@@ -109,8 +131,8 @@ func (s *sender) transmit() (moved, done bool) {
 	if s.striped {
 		payload = nil
 	}
-	for total := frameBytes + len(payload); s.sent < total; {
-		n, err := s.bundle.main.write(s.rest(payload))
+	for total := s.ahead + len(payload); s.sent < total; {
+		n, err := s.wire().main.write(s.rest(payload))
 		if err != nil {
 			s.fail(err)
 			return moved, false
@@ -123,7 +145,7 @@ func (s *sender) transmit() (moved, done bool) {
 		moved = true
 	}
 	if s.striped {
-		finished, err := s.bundle.advanceWrite()
+		finished, err := s.wire().advanceWrite()
 		if err != nil {
 			s.fail(err)
 		}
@@ -138,11 +160,11 @@ func (s *sender) rest(payload []byte) [][]byte {
 	case s.small:
 		s.buffers[0] = s.head[s.sent : frameBytes+len(payload)]
 		return s.buffers[:1]
-	case s.sent >= frameBytes:
-		s.buffers[0] = payload[s.sent-frameBytes:]
+	case s.sent >= s.ahead:
+		s.buffers[0] = payload[s.sent-s.ahead:]
 		return s.buffers[:1]
 	}
-	s.buffers[0] = s.head[s.sent:frameBytes]
+	s.buffers[0] = s.head[s.sent:s.ahead]
 	if len(payload) == 0 { // it goes over other sockets
 		return s.buffers[:1]
 	}

@@ -87,12 +87,39 @@ func (s *station) look(interest func(fd int, read, write bool)) {
 	defer s.mu.Unlock()
 	for _, x := range s.senders {
 		if x.bundle != nil {
-			x.bundle.look(false, !s.dead && x.failure == nil && x.post != nil && (x.blocked || x.striped), interest)
+			read := x.twin != nil && x.twin.turned && s.reads(x.twin)
+			x.bundle.look(read, !x.turned && s.writes(x), interest)
 		}
 	}
 	for _, r := range s.receivers {
 		if r.bundle != nil {
-			r.bundle.look(!s.dead && r.haul.InUse() && r.wants(s.ahead), false, interest)
+			write := r.twin != nil && r.twin.turned && s.writes(r.twin)
+			r.bundle.look(!r.turned && s.reads(r), write, interest)
+		}
+	}
+}
+
+// reads reports whether bytes for r would be of use, writes whether room for more of
+// x would. The caller holds s.mu.
+func (s *station) reads(r *receiver) bool { return !s.dead && r.haul.InUse() && r.wants(s.ahead) }
+func (s *station) writes(x *sender) bool {
+	return !s.dead && x.failure == nil && x.post != nil && (x.blocked || x.striped)
+}
+
+// add serves x, or r, too. Links between the same two ranks and for the same are twins.
+func (s *station) add(x *sender, r *receiver) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if x != nil {
+		s.senders = append(s.senders, x)
+		if at := slices.IndexFunc(s.receivers, func(r *receiver) bool { return r.link == back(x.link) }); at >= 0 {
+			pairUp(x, s.receivers[at])
+		}
+	}
+	if r != nil {
+		s.receivers = append(s.receivers, r)
+		if at := slices.IndexFunc(s.senders, func(x *sender) bool { return x.link == back(r.link) }); at >= 0 {
+			pairUp(s.senders[at], r)
 		}
 	}
 }
@@ -188,7 +215,7 @@ func (s *station) leave() {
 	for _, x := range s.senders {
 		if x.bundle != nil && x.failure == nil {
 			x.failure = errLeft
-			x.bundle.finish()
+			x.wire().finish()
 		}
 	}
 }

@@ -164,9 +164,7 @@ func (t *Transport) station(key stationKey) (*station, error) {
 // addSender gives s one more link, and has it dialled. The caller holds t.mu.
 func (t *Transport) addSender(s *station, x *sender) {
 	t.senders[x.link] = x
-	s.mu.Lock()
-	s.senders = append(s.senders, x)
-	s.mu.Unlock()
+	s.add(x, nil)
 	t.dials.Go(func() {
 		ctx, cancel := context.WithTimeout(t.ctx, t.config.ConnectTimeout)
 		defer cancel()
@@ -176,6 +174,9 @@ func (t *Transport) addSender(s *station, x *sender) {
 		if err != nil {
 			x.bundle = nil
 			x.fail(err)
+			if r := x.twin; r != nil && r.turned && r.failure == nil {
+				r.failure = err
+			}
 		}
 		s.mu.Unlock()
 		t.news(s, x.link.From)
@@ -187,9 +188,7 @@ func (t *Transport) addReceiver(s *station, r *receiver) {
 	t.receivers[r.link] = r
 	r.bundle = t.arrived[r.link]
 	delete(t.arrived, r.link)
-	s.mu.Lock()
-	s.receivers = append(s.receivers, r)
-	s.mu.Unlock()
+	s.add(nil, r)
 }
 
 // arrive takes over a connection that another process has made.
