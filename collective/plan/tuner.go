@@ -386,5 +386,6 @@ func (s Spec) tuned(w World) (Choice, bool) {
 	}
 	w.Tuning = nil
 	c, err := Choose(s, w)
-	return c, err == nil && (rule.Algorithm == AutoAlgorithm || c.Algorithm == rule.Algorithm)
+	return c, err == nil && (rule.Algorithm == AutoAlgorithm || c.Algorithm == rule.Algorithm) &&
+		(rule.Protocol == AutoProtocol || c.Protocol == rule.Protocol)
 }

@@ -244,6 +244,8 @@ func TestAFileDecidesOnlyWhatIsOpen(t *testing.T) {
 		{"both are allowed", "tree,ll,-1", func(w *World) { w.Allowed = allowed("tree", "ll") }, Choice{Tree, LL, 1}},
 		{"ranks don't see each other", "twoshot,direct,-1", func(*World) {}, Choice{}},
 		{"ranks see each other", "twoshot,direct,-1", func(w *World) { w.Sight = SeesEverything }, Choice{TwoShot, Direct, 1}},
+		{"the call is too large to be shown", "oneshot,direct,-1", func(w *World) { w.Sight, w.DeskPayload = SeesEverything, 1<<16 }, Choice{}},
+		{"the call can be shown", "oneshot,direct,-1", func(w *World) { w.Sight, w.DeskPayload = SeesEverything, 1<<21 }, Choice{OneShot, Direct, 1}},
 		{"tree can't use what is seen", "tree,direct,-1", func(w *World) { w.Sight = SeesEverything }, Choice{}},
 		{"results are reproducible", "tree,ll,-1", func(w *World) { w.Reproducible = true }, Choice{}},
 		{"results are reproducible by this", "oneshot,ll,-1", func(w *World) { w.Reproducible = true }, Choice{OneShot, LL, 1}},
