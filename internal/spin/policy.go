@@ -80,8 +80,13 @@ const (
 const (
 	heavySpinTurns     = 200 // a failure is seen within 200 µs
 	heavyAdaptiveTurns = 4   // 2 µs
-	heavyYields        = 20  // 50 µs, with the polls between them
-	heavySharedYields  = 30  // 50 µs
+	// heavyYields is about 1 ms with the polls between them. It must be well above
+	// what a wake-up takes (50 µs over sockets): else the wake-up of one that has
+	// parked has the other one park, and both go on so. With 20, two ranks that
+	// exchanged 4 bytes over and over did a third as much, at twice the processor
+	// time for each.
+	heavyYields       = 400
+	heavySharedYields = 30 // 50 µs
 )
 
 // Sleeps end by themselves after these times, in which a parked waiter looks
