@@ -110,8 +110,12 @@ func (l *lined) step(v verb, in, out []byte) error {
 			return err
 		}
 	}
-	for at := 0; at < total; at += l.batch {
-		end := min(at+l.batch, total)
+	batch := l.batch
+	if l.untouched(v) {
+		batch = total // nothing goes through scratch
+	}
+	for at := 0; at < total; at += batch {
+		end := min(at+batch, total)
 		if err := l.pass(v, part(in, at, end), part(out, at, end), at); err != nil {
 			return err
 		}
@@ -170,7 +174,7 @@ func (l *lined) admit(used int) error {
 	return nil
 }
 
-// pass moves one batch, whose payload begins at byte at of the chunk.
+// pass moves one batch, or what is untouched, whose payload begins at byte at of the chunk.
 func (l *lined) pass(v verb, in, out []byte, at int) error {
 	n := max(len(in), len(out))
 	lineBytes := l.format.lineBytes()
@@ -178,10 +182,7 @@ func (l *lined) pass(v verb, in, out []byte, at int) error {
 
 	// What only passes through to the output is unpacked right there.
 	l.slots, l.destinations = l.slots[:0], l.destinations[:0]
-	result := out
-	if !v.has(toOutput) {
-		result = scratch(&l.packed, l.batch)[:n]
-	}
+	result := l.result(v, in, out)
 	if v.has(fromFIFO) {
 		for i, e := range l.from {
 			dst := result
@@ -194,12 +195,7 @@ func (l *lined) pass(v verb, in, out []byte, at int) error {
 			l.slots = append(l.slots, dst)
 		}
 	}
-	switch {
-	case v == send && (l.op.Kernel == nil || !l.op.Kernel.HasPre()):
-		result = in // nothing is made of it
-	case v == sendFromOutput:
-		result = out
-	case v.has(fromInput):
+	if v.has(fromInput) && !l.untouched(v) {
 		l.destinations = append(l.destinations, result)
 		l.move(v, in, out)
 	}
@@ -211,24 +207,43 @@ func (l *lined) pass(v verb, in, out []byte, at int) error {
 	return nil
 }
 
-// read fills dst from the lines at offset of e's slot, waiting for those that
-// have not come yet: first for the last of them, since a reader at the writer's heels
-// takes the line away that is being written. If others are missing even then, which
-// no writer here causes, it waits for one after the other.
+// untouched reports whether v packs or unpacks the caller's memory and does nothing else.
+func (l *lined) untouched(v verb) bool {
+	return v == send && !l.scales() || v == sendFromOutput || v == recv
+}
+
+// result is the memory of what v makes of a batch.
+func (l *lined) result(v verb, in, out []byte) []byte {
+	switch {
+	case v == send && !l.scales():
+		return in
+	case v.has(toOutput), v == sendFromOutput:
+		return out
+	}
+	return scratch(&l.packed, l.batch)[:len(in)]
+}
+
+// read fills dst from the lines at offset of e's slot, waiting for those that have not
+// come yet: each time for the last of a batch, since a reader at the writer's heels takes
+// the line away that is being written. If others are missing even then, which no writer
+// here causes, it waits for one after the other.
 func (l *lined) read(e *transport.RecvEnd, dst []byte, offset int) error {
 	flag, slot := l.format.flag(e.Step()), e.Slot(1)
-	missing := len(dst) - 1
+	awaited := 0
 	for done := 0; ; {
 		done += l.format.unpack(dst[done:], slot[offset+l.lineOf(done):], flag)
 		if done == len(dst) {
 			return nil
 		}
-		missing = max(missing, done)
+		missing := done
+		if done >= awaited {
+			awaited = min(done+l.batch, len(dst))
+			missing = awaited - 1
+		}
 		l.next = lineFlag{end: e, format: l.format, line: slot[offset+l.lineOf(missing):], flag: flag}
 		if err := l.op.Waiter.Until(&l.next); err != nil {
 			return err
 		}
-		missing = 0
 	}
 }
 

@@ -217,8 +217,8 @@ func (f *fan) move(v verb, in, out []byte) {
 // copyInput stores the scaled input in all destinations.
 func (f *fan) copyInput(in []byte) {
 	rest := f.destinations
-	if k := f.op.Kernel; k != nil && k.HasPre() {
-		k.Pre(rest[0], in)
+	if f.scales() {
+		f.op.Kernel.Pre(rest[0], in)
 		in, rest = rest[0], rest[1:]
 	}
 	for _, dst := range rest {
@@ -297,6 +297,9 @@ func (f *fan) store(sources [][]byte, at, end int, post bool) {
 		copy(dst[at:end], result)
 	}
 }
+
+// scales reports whether the input is not used as it is.
+func (f *fan) scales() bool { return f.op.Kernel != nil && f.op.Kernel.HasPre() }
 
 // check compares a slot's header with the operation's.
 func (f *fan) check(peer int, header uint64) error {

@@ -94,7 +94,7 @@ const lendBytes = 8 << 10
 func (s *Simple) lent(v verb, in, out []byte) []byte {
 	switch {
 	case s.copies || !v.has(toFIFO) || max(len(in), len(out)) < lendBytes:
-	case v == send && (s.op.Kernel == nil || !s.op.Kernel.HasPre()):
+	case v == send && !s.scales():
 		return in
 	case v == sendFromOutput, v.has(toOutput):
 		return out
