@@ -5,11 +5,18 @@
 //   - table.go maps (type, op) to a routine and calls routines;
 //   - loops.go, float.go and small.go hold the routines: typed loops over two
 //     operands, which are also the specification of any faster twin;
-//   - vector_amd64.go does whole vectors by assembly before a routine takes the
-//     rest; _gen writes that assembly, kernels_amd64.s;
+//   - vector.go does whole vectors by assembly before a routine takes the rest; _gen
+//     writes that assembly, kernels_amd64.s and kernels_arm64.s;
 //   - fold.go combines more than two operands block by block with them;
+//   - stream.go stores large results past the caches;
 //   - scale.go multiplies before and divides after;
 //   - view.go is where bytes become elements.
+//
+// On amd64 vectors are of 256 bits. Twice that was no faster where it was tried, sums of
+// float32 on Zen 4: two operands and one result of 64 B, 1 KiB, 4 KiB and 64 KiB took
+// 3.8, 13.2, 40 and 1700 ns, by 512 bits 4.2, 13.5, 46 and 1750 ns; two results 4.3, 18.7,
+// 71 and 2360 ns, by 512 bits 4.9, 18.7, 71 and 2310 ns. It gained, a quarter, only
+// where two results are not aligned to vectors.
 package reduce
 
 import (

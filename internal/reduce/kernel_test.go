@@ -161,6 +161,16 @@ func (d *data) check(t *testing.T, op Op, s shape) {
 	}
 }
 
+// requireSame compares elements.
+func requireSame(t *testing.T, typ dtype.Type, exact bool, got, want []byte) {
+	t.Helper()
+	for e := range len(want) / typ.Size() {
+		if g, w := load(typ, got, e), load(typ, want, e); !same(typ, exact, g, w) {
+			require.Failf(t, "wrong element", "%v: element %d of %d is %#x, want %#x", typ, e, len(want)/typ.Size(), g, w)
+		}
+	}
+}
+
 func mustKernel(t testing.TB, typ dtype.Type, op Op, ranks int) Kernel {
 	k, err := For(typ, op, ranks, ScalarOf(typ, 1))
 	require.NoError(t, err)
@@ -326,15 +336,17 @@ func TestCopy(t *testing.T) {
 }
 
 func TestEveryAlignment(t *testing.T) {
-	each(t, 41, func(t *testing.T, rng *rand.Rand, d *data, op Op) {
-		for align := range 16 {
+	each(t, 76, func(t *testing.T, rng *rand.Rand, d *data, op Op) {
+		for align := range 64 {
 			for which := range 4 {
-				s := shape{elements: 33 + which, operands: 2 + which/3, inPlace: -1}
+				s := shape{elements: 33 + which + align%40, operands: 2 + which/3, inPlace: -1}
 				if which == 0 {
 					s.alignDst = align
 				} else {
 					s.alignSrc[which-1] = align
 				}
+				d.check(t, op, s)
+				s.also = []int{-1}
 				d.check(t, op, s)
 			}
 		}
@@ -408,6 +420,13 @@ func TestEveryPairOfSpecialValues(t *testing.T) {
 		for op := range Op(opsCount) {
 			k := mustKernel(t, typ, op, 2)
 			k.Reduce(dst, [][]byte{a, b})
+			for _, resultBytes := range []int{0, streamBytes} {
+				first, second := newBuffer(len(dst), 0).body, newBuffer(len(dst), 0).body
+				further := k.Streaming(resultBytes)
+				further.ReduceTo([][]byte{first, second}, [][]byte{a, b})
+				requireSame(t, typ, op == Max || op == Min, first, dst)
+				require.True(t, bytes.Equal(first, second))
+			}
 			for i := range n {
 				x, y := list[i/len(list)], list[i%len(list)]
 				got, want := load(typ, dst, i), modelReduce(typ, op, []uint64{x, y})

@@ -113,15 +113,6 @@ func requireSameFurther(t *testing.T, rng *rand.Rand, k Kernel, exact bool, srcs
 	}
 }
 
-func requireSame(t *testing.T, typ dtype.Type, exact bool, got, want []byte) {
-	t.Helper()
-	for e := range len(want) / typ.Size() {
-		if g, w := load(typ, got, e), load(typ, want, e); !same(typ, exact, g, w) {
-			require.Failf(t, "wrong element", "%v: element %d of %d is %#x, its twin's %#x", typ, e, len(want)/typ.Size(), g, w)
-		}
-	}
-}
-
 func TestScaledVectorsEqualTheirTwins(t *testing.T) {
 	needVectors(t)
 	rng := seeded(t)
