@@ -42,6 +42,37 @@ func benchmark(b *testing.B, typ dtype.Type, op Op, operands, size int) {
 	}
 }
 
+// One pass against a result and a copy of it; both kinds of stores where results are
+// large.
+func BenchmarkReduceTo(b *testing.B) {
+	for _, size := range []int{4, 64, 256, 4 << 10, 64 << 10, 1 << 20, 16 << 20} {
+		k := mustKernel(b, dtype.Float32, Sum, 2)
+		var bufs [4][]byte
+		for i := range bufs {
+			bufs[i] = newBuffer(size, 0).body
+			clear(bufs[i])
+		}
+		dsts, srcs := bufs[:2], bufs[2:]
+		run := func(how string, body func()) {
+			b.Run(fmt.Sprintf("bytes=%d/how=%s", size, how), func(b *testing.B) {
+				b.SetBytes(int64(size))
+				b.ReportAllocs()
+				for b.Loop() {
+					body()
+				}
+			})
+		}
+		run("one-pass", func() { k.ReduceTo(dsts, srcs) })
+		run("reduce-copy", func() {
+			k.Reduce(dsts[0], srcs)
+			copy(dsts[1], dsts[0])
+		})
+		if streaming := k.Streaming(2 * size); streaming.streams && canStream() {
+			run("streaming", func() { streaming.ReduceTo(dsts, srcs) })
+		}
+	}
+}
+
 func BenchmarkPre(b *testing.B) {
 	for _, typ := range []dtype.Type{dtype.Int32, dtype.Float32, dtype.Float64, dtype.Half, dtype.Bfloat, dtype.F8E4M3} {
 		b.Run(fmt.Sprintf("type=%v/bytes=65536", typ), func(b *testing.B) {

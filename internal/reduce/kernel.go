@@ -105,6 +105,10 @@ func (k *Kernel) Reduce(dst []byte, srcs [][]byte) {
 //
 // NCCL: reduceCopy in src/device/common_kernel.h.
 func (k *Kernel) ReduceTo(dsts, srcs [][]byte) {
+	if len(srcs) == 2 && len(dsts) == 2 && !k.stages && !k.streams { // by far the most frequent
+		combinePair(k.routine, dsts[0], dsts[1], srcs[0], srcs[1])
+		return
+	}
 	from, to := 0, 0
 	if k.streams && !k.stages {
 		from, to = k.streamable(dsts, srcs)

@@ -96,11 +96,12 @@ func combine(r routine, dst, a, b []byte) {
 
 // combinePair stores a ⊕ b in dst and in also; equal lengths, either may be a or b.
 func combinePair(r routine, dst, also, a, b []byte) {
-	done := 0
-	if len(dst) > fewBytes {
-		done = pairVectors(r, dst, also, a, b)
+	if len(dst) <= fewBytes {
+		combine(r, dst, a, b)
+		copy(also, dst)
+		return
 	}
-	for ; done < len(dst); done += passBytes {
+	for done := pairVectors(r, dst, also, a, b); done < len(dst); done += passBytes {
 		to := min(done+passBytes, len(dst))
 		combine(r, dst[done:to], a[done:to], b[done:to])
 		copy(also[done:to], dst[done:to])
