@@ -3,7 +3,8 @@
 //
 //	block ─ FIFO ─ proxy ─ socket ═══ network ═══ socket ─ proxy ─ FIFO ─ block
 //
-// Every link is a connection of its own (port_linux.go, bundle_linux.go), with a FIFO in pinned
+// Every link is a connection of its own (port_linux.go, bundle_linux.go), which the links
+// of both ways between two ranks soon share (twin_linux.go), with a FIFO in pinned
 // memory at either end. The producer's block fills slots and moves tail; the proxy
 // sends what is filled and moves head (sender_linux.go). The consumer's proxy receives into
 // free slots and moves tail; its block reads and moves head (receiver_linux.go). Blocks and
