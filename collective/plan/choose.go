@@ -38,39 +38,39 @@ const (
 
 // The model's constants, the only ones: choose.go measures nothing.
 var (
-	// Those of memory are medians of gollective perf with two ranks on two cores
-	// (AMD EPYC 9004) from 4 B to 16 KiB, by forced algorithm and protocol. Those of the
-	// wire are first estimates for TCP over the loopback interface: the way of a
-	// few bytes through both kernels' stacks and two wake-ups, one copy into and
-	// one out of a socket on a core each, and the share of user bytes in what
-	// the protocol sends (LL one half, LL128 15/16).
+	// These and those below are fitted to what gollective tune has measured on a virtual
+	// machine with two cores of an AMD EPYC: two and four goroutine ranks, and two
+	// processes over shared memory and over TCP on the loopback interface, from 4 B to
+	// 64 MiB. The fit weighs by how much a wrong choice costs, more than by times.
+	// What it gives for bandwidths is that of buffers in the cache: larger ones are
+	// slower in all schedules.
 	hopCosts = [...][LL128 + 1]hopCost{
 		memory: {
-			Simple: {micros: 0.37, bandwidth: 6.5},
-			LL:     {micros: 0.31, bandwidth: 3.2},
-			LL128:  {micros: 0.33, bandwidth: 5.3},
+			Simple: {micros: 0.40, bandwidth: 7.3},
+			LL:     {micros: 0.34, bandwidth: 4.5},
+			LL128:  {micros: 0.37, bandwidth: 6.2},
 		},
 		wire: {
-			Simple: {micros: 9, bandwidth: 2.0},
-			LL:     {micros: 8, bandwidth: 1.0},
-			LL128:  {micros: 8, bandwidth: 1.86},
+			Simple: {micros: 8.7, bandwidth: 2.9},
+			LL:     {micros: 6.3, bandwidth: 1.1},
+			LL128:  {micros: 6.4, bandwidth: 2.4},
 		},
 	}
 
 	// switchMicros is added to a hop for each rank that shares a core with the one
 	// that waits, in us: it must give its core to the one it waits for, and others
 	// may be given it first.
-	switchMicros = 0.35
+	switchMicros = 1.0
 
 	// peerMicros is what a rank spends on each peer of a one-shot schedule, in us,
 	// by what lies between them: over the wire a peer takes a system call or two.
-	peerMicros = [...]float64{memory: 0.14, wire: 3.5}
+	peerMicros = [...]float64{memory: 0.15, wire: 1.5}
 
 	// A one-shot schedule that makes a rank receive more than oneShotBytes keeps
 	// only oneShotSpill of the bandwidth: the slots that it uses do not stay in
 	// the cache.
-	oneShotBytes = [...]float64{memory: 16 << 10, wire: 256 << 10}
-	oneShotSpill = 0.5
+	oneShotBytes = [...]float64{memory: 56 << 10, wire: 640 << 10}
+	oneShotSpill = 0.95
 
 	// mostOneShotRanks bounds the worlds in which one-shot schedules are chosen
 	// unasked: they need FIFOs between all ranks.
@@ -82,10 +82,18 @@ var (
 	// What Direct costs: a look at each other and what each further rank adds to it,
 	// in us; bytes that are read where they were posted, and bytes that are read and
 	// written where the callers have them, in GB/s.
-	directMicros         = 0.10
-	directPeerMicros     = 0.03
-	directShownBandwidth = 12.0
-	directLentBandwidth  = 14.0
+	directMicros         = 0.16
+	directPeerMicros     = 0.055
+	directShownBandwidth = 10.0
+	directLentBandwidth  = 27.0
+
+	// directRooted is how much longer a look takes in collectives with a root: through
+	// FIFOs who only sends runs ahead of the others, here it waits for them.
+	directRooted = 2.2
+
+	// directLentShare is how many of the calls between processes bring memory that all
+	// of them see, as a guess: a plan is made before that is known.
+	directLentShare = 0.5
 
 	// treeEfficiency is how much of the bandwidth a tree keeps, whose inner
 	// ranks combine more streams than its leaves; NCCL's factor.

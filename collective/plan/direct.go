@@ -150,11 +150,17 @@ func (s Spec) shown(w World) int {
 func (s Spec) directMicros(w World, a Algorithm) float64 {
 	others := float64(w.Size - 1)
 	look := directMicros + directPeerMicros*others + switchMicros*(w.crowd()-1)*float64(w.sharers())/2
+	if s.Kind.rooted() {
+		look *= directRooted
+	}
 	bytes := float64(s.bytes())
 	lanes := w.lanes(w.sharers()) * 1000
 	if a == OneShot {
-		if s.Kind == Broadcast {
+		switch s.Kind {
+		case Broadcast:
 			others = 1
+		case AllReduce, Barrier, Reduce:
+			others++ // its own is read, too
 		}
 		return look + bytes*(1+others)/(lanes*directShownBandwidth)
 	}
@@ -165,5 +171,15 @@ func (s Spec) directMicros(w World, a Algorithm) float64 {
 	case Reduce:
 		traffic = bytes * (1 + 1/float64(w.Size))
 	}
-	return 2*look + traffic/(lanes*directLentBandwidth)
+	lent := 2*look + traffic/(lanes*directLentBandwidth)
+	if w.Sight != SeesSome {
+		return lent
+	}
+	// Where memory turns out not to be in sight, a ring follows the looks. Its root
+	// can't run ahead then.
+	ring := s.micros(w, Ring, s.ringProtocol(w))
+	if s.Kind.rooted() {
+		ring *= 2
+	}
+	return directLentShare*lent + (1-directLentShare)*(2*look+ring)
 }
