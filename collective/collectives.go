@@ -25,7 +25,8 @@ import (
 //
 // NCCL: ncclAllReduce; runRing and runTreeSplit in src/device/all_reduce.h.
 func AllReduce[T Number](ctx context.Context, c *Comm, send, recv []T, op Op) error {
-	return c.Do(ctx, allReduce(send, recv, op))
+	call := allReduce(send, recv, op)
+	return c.do(ctx, &call)
 }
 
 func allReduce[T Number](send, recv []T, op Op) Call {
@@ -44,7 +45,8 @@ func allReduce[T Number](send, recv []T, op Op) Call {
 //
 // NCCL: ncclReduce; src/device/reduce.h.
 func Reduce[T Number](ctx context.Context, c *Comm, send, recv []T, op Op, root int) error {
-	return c.Do(ctx, reduceTo(c, send, recv, op, root))
+	call := reduceTo(c, send, recv, op, root)
+	return c.do(ctx, &call)
 }
 
 func reduceTo[T Number](c *Comm, send, recv []T, op Op, root int) Call {
@@ -66,7 +68,8 @@ func reduceTo[T Number](c *Comm, send, recv []T, op Op, root int) Call {
 //
 // NCCL: ncclBroadcast; src/device/broadcast.h.
 func Broadcast[T Number](ctx context.Context, c *Comm, send, recv []T, root int) error {
-	return c.Do(ctx, broadcast(c, send, recv, root))
+	call := broadcast(c, send, recv, root)
+	return c.do(ctx, &call)
 }
 
 func broadcast[T Number](c *Comm, send, recv []T, root int) Call {
@@ -88,7 +91,8 @@ func broadcast[T Number](c *Comm, send, recv []T, root int) Call {
 //
 // NCCL: ncclAllGather; src/device/all_gather.h.
 func AllGather[T Number](ctx context.Context, c *Comm, send, recv []T) error {
-	return c.Do(ctx, allGather(c, send, recv))
+	call := allGather(c, send, recv)
+	return c.do(ctx, &call)
 }
 
 func allGather[T Number](c *Comm, send, recv []T) Call {
@@ -106,7 +110,8 @@ func allGather[T Number](c *Comm, send, recv []T) Call {
 //
 // NCCL: ncclReduceScatter; src/device/reduce_scatter.h.
 func ReduceScatter[T Number](ctx context.Context, c *Comm, send, recv []T, op Op) error {
-	return c.Do(ctx, reduceScatter(c, send, recv, op))
+	call := reduceScatter(c, send, recv, op)
+	return c.do(ctx, &call)
 }
 
 func reduceScatter[T Number](c *Comm, send, recv []T, op Op) Call {
@@ -124,7 +129,8 @@ func reduceScatter[T Number](c *Comm, send, recv []T, op Op) Call {
 //
 // NCCL: ncclAlltoAll.
 func AlltoAll[T Number](ctx context.Context, c *Comm, send, recv []T) error {
-	return c.Do(ctx, alltoAll(c, send, recv))
+	call := alltoAll(c, send, recv)
+	return c.do(ctx, &call)
 }
 
 func alltoAll[T Number](c *Comm, send, recv []T) Call {
@@ -146,7 +152,8 @@ func alltoAll[T Number](c *Comm, send, recv []T) Call {
 // ranges lie in their slices, those of recv apart from each other; the slices
 // must not overlap.
 func AlltoAllv[T Number](ctx context.Context, c *Comm, send []T, sendCounts, sendOffsets []int, recv []T, recvCounts, recvOffsets []int) error {
-	return c.Do(ctx, alltoAllv(send, sendCounts, sendOffsets, recv, recvCounts, recvOffsets))
+	call := alltoAllv(send, sendCounts, sendOffsets, recv, recvCounts, recvOffsets)
+	return c.do(ctx, &call)
 }
 
 func alltoAllv[T Number](send []T, sendCounts, sendOffsets []int, recv []T, recvCounts, recvOffsets []int) Call {
@@ -165,7 +172,8 @@ func alltoAllv[T Number](send []T, sendCounts, sendOffsets []int, recv []T, recv
 //
 // NCCL: ncclGather.
 func Gather[T Number](ctx context.Context, c *Comm, send, recv []T, root int) error {
-	return c.Do(ctx, gather(c, send, recv, root))
+	call := gather(c, send, recv, root)
+	return c.do(ctx, &call)
 }
 
 func gather[T Number](c *Comm, send, recv []T, root int) Call {
@@ -187,7 +195,8 @@ func gather[T Number](c *Comm, send, recv []T, root int) Call {
 //
 // NCCL: ncclScatter.
 func Scatter[T Number](ctx context.Context, c *Comm, send, recv []T, root int) error {
-	return c.Do(ctx, scatter(c, send, recv, root))
+	call := scatter(c, send, recv, root)
+	return c.do(ctx, &call)
 }
 
 func scatter[T Number](c *Comm, send, recv []T, root int) Call {
@@ -212,7 +221,8 @@ func scatter[T Number](c *Comm, send, recv []T, root int) Call {
 //
 // NCCL: ncclSend.
 func Send[T Number](ctx context.Context, c *Comm, data []T, peer int) error {
-	return c.Do(ctx, sendTo(data, peer))
+	call := sendTo(data, peer)
+	return c.do(ctx, &call)
 }
 
 func sendTo[T Number](data []T, peer int) Call {
@@ -223,7 +233,8 @@ func sendTo[T Number](data []T, peer int) Call {
 //
 // NCCL: ncclRecv.
 func Recv[T Number](ctx context.Context, c *Comm, data []T, peer int) error {
-	return c.Do(ctx, recvFrom(data, peer))
+	call := recvFrom(data, peer)
+	return c.do(ctx, &call)
 }
 
 func recvFrom[T Number](data []T, peer int) Call {

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/gollective/gollective/collective/plan"
+	"github.com/gollective/gollective/dtype"
 	"github.com/gollective/gollective/internal/exec"
 	"github.com/gollective/gollective/internal/fault"
 	"github.com/gollective/gollective/internal/spin"
@@ -147,11 +148,18 @@ func (c *Comm) Size() int { return c.ranks() }
 // on any rank, and the contents of Recv are undefined.
 //
 // When ctx is done before the call, all ranks' calls end with its error.
-func (c *Comm) Do(ctx context.Context, call Call) error {
+func (c *Comm) Do(ctx context.Context, call Call) error { return c.do(ctx, &call) }
+
+func (c *Comm) do(ctx context.Context, call *Call) error {
+	if c.valid() && ctx != nil && c.group == nil {
+		if done, err := c.short(ctx, call); done {
+			return err
+		}
+	}
 	if err := c.check(ctx, call.Kind); err != nil {
 		return err
 	}
-	prepared, err := c.prepare(&call)
+	prepared, err := c.prepare(call)
 	if err != nil {
 		return err
 	}
@@ -159,6 +167,24 @@ func (c *Comm) Do(ctx context.Context, call Call) error {
 		return c.group.add(c.state, prepared)
 	}
 	return planError(&prepared.Spec, c.engine.Run(ctx, &prepared))
+}
+
+// short executes a call that is like one before, if it can take the engine's short
+// path: then its arguments have been found right then, and what differs from call to
+// call is looked at here.
+func (c *Comm) short(ctx context.Context, call *Call) (done bool, err error) {
+	spec := plan.Spec{Kind: call.Kind, Type: call.Type, Op: call.Op.code, Count: call.Count, Root: call.Root}
+	send, recv := call.Send, call.Recv
+	if call.Kind == plan.Barrier {
+		spec = plan.Spec{Kind: plan.Barrier, Type: dtype.Uint8, Count: 1}
+		send, recv = c.barrier[:1], c.barrier[1:]
+	} else if overlap(send, recv) {
+		if call.Kind > plan.Broadcast || distance(send, recv) != 0 {
+			return false, nil
+		}
+		spec.InPlace = true
+	}
+	return c.engine.Short(ctx, &spec, send, recv)
 }
 
 // check refuses what can't be called at all.
@@ -180,7 +206,7 @@ func planError(spec *plan.Spec, err error) error {
 		return nil
 	case errors.Is(err, plan.ErrSpec):
 		return &fault.Argument{Call: spec.String(), Reason: reason(spec, err), Err: ErrInvalid}
-	case errors.Is(err, plan.ErrUnordered), errors.Is(err, plan.ErrNoRoom), errors.Is(err, plan.ErrOrder):
+	case errors.Is(err, plan.ErrUnordered), errors.Is(err, plan.ErrNoRoom), errors.Is(err, plan.ErrOrder), errors.Is(err, plan.ErrSight):
 		return &fault.Argument{Call: spec.String(), Reason: reason(spec, err), Err: ErrUnsupported}
 	}
 	return err

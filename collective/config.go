@@ -225,6 +225,7 @@ const (
 	defaultMaxChannels   = 2        // a double binary tree needs two
 	mostChannels         = 64       // MAXCHANNELS
 	slots                = 8        // NCCL_STEPS
+	deskPayload          = 64 << 10 // bytes of a post
 	mostRanks            = 1 << 20  // of a process
 	defaultJoinTimeout   = 60 * time.Second
 	defaultPeerTimeout   = 30 * time.Second
@@ -275,13 +276,13 @@ func (c Config) withDefaults() (Config, error) {
 		refuse("Timeout", c.Timeout, "0 and more")
 	}
 	if !slices.Contains(plan.Algorithms(), c.Algorithm) {
-		refuse("Algorithm", c.Algorithm, "auto, ring, tree and oneshot")
+		refuse("Algorithm", c.Algorithm, "auto, ring, tree, oneshot and twoshot")
 	}
 	if c.Reproducible && (c.Algorithm == plan.Ring || c.Algorithm == plan.Tree) {
-		refuse("Algorithm", c.Algorithm, "auto and oneshot, where results must be reproducible")
+		refuse("Algorithm", c.Algorithm, "auto, oneshot and twoshot, where results must be reproducible")
 	}
-	if c.Protocol > plan.LL128 {
-		refuse("Protocol", c.Protocol, "auto, simple, ll and ll128")
+	if c.Protocol > plan.Direct {
+		refuse("Protocol", c.Protocol, "auto, simple, ll, ll128 and direct")
 	}
 	if _, err := spin.ParsePolicy(c.Wait.String()); err != nil {
 		refuse("Wait", c.Wait, "spin, yield, adaptive and block")
@@ -314,7 +315,7 @@ func (c Config) withDefaults() (Config, error) {
 }
 
 // world is what plans depend on. c has its defaults.
-func (c Config) world(rank, size int, ordered bool) plan.World {
+func (c Config) world(rank, size int, ordered bool, sight plan.Sight) plan.World {
 	w := plan.World{
 		Rank: rank, Size: size,
 		RanksPerNode: c.RanksPerNode,
@@ -325,6 +326,7 @@ func (c Config) world(rank, size int, ordered bool) plan.World {
 		Reproducible:  c.Reproducible,
 		Force:         plan.Choice{Algorithm: c.Algorithm, Protocol: c.Protocol, Channels: c.Channels},
 		OrderedStores: ordered,
+		Sight:         sight, DeskPayload: deskPayload,
 	}
 	w.Payload[plan.Simple] = c.BuffSize / slots
 	w.Payload[plan.LL] = c.LLBuffSize / slots / 16 * 8

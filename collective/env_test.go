@@ -179,7 +179,7 @@ func TestAllMistakesInAConfigAreTold(t *testing.T) {
 	require.ErrorIs(t, err, ErrInvalid)
 	for _, told := range []string{
 		"GOLLECTIVE_WAIT=sleep: ", "GOLLECTIVE_LL_BUFFSIZE=3, accepted are 512 to",
-		"Config.Algorithm is p2p, accepted are auto, ring, tree and oneshot", "Config.Protocol is Protocol(99), accepted are auto, simple,",
+		"Config.Algorithm is p2p, accepted are auto, ring, tree, oneshot and twoshot", "Config.Protocol is Protocol(99), accepted are auto, simple,",
 		"Config.MinChannels is -1, accepted are 1 to 64", "Config.MaxChannels is 65, accepted are 1 to 64", "Config.Channels is -2, accepted are 0 to 64",
 		"Config.BuffSize is 1, ", "Config.LL128BuffSize is -5, ", "Config.P2PChunkSize is 1073741824, ",
 		"Config.Wait is policy(77), accepted are spin", "Config.RanksPerNode is -1, ", "Config.Timeout is -1s, ", `Config.Transport is "pigeon", `, "Config.JoinTimeout is -1ns, ", "Config.Ports: ",
@@ -238,7 +238,7 @@ func FuzzEnvironment(f *testing.F) {
 		if unreadable != nil || unacceptable != nil {
 			return
 		}
-		w := c.world(0, 3, true)
+		w := c.world(0, 3, true, plan.SeesNothing)
 		if _, err := plan.Choose(plan.Spec{Kind: plan.AllReduce, Type: 8, Count: 1000}, w); err != nil {
 			t.Fatalf("%s=%q is accepted but nothing can be planned: %v", name, value, err)
 		}

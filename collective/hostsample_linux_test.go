@@ -57,7 +57,7 @@ type sockets struct {
 
 // setting is the row's, with its sockets.
 func (r hostsRow) setting() setting {
-	s := settingOf(r.Row, r.Seed)
+	s := settingOf(r.Row, r.Seed).overSockets()
 	s.Arbitrary = r.Arbitrary
 	s.config.Proxy, s.config.TLS, s.config.SocketFamily = r.Sockets.Proxy, r.Sockets.TLS, r.Sockets.Family
 	s.config.SocketThreads, s.config.SocketsPerThread, s.config.SocketBuffer = r.Sockets.Threads, r.Sockets.Each, r.Sockets.BufferLen

@@ -3,6 +3,7 @@ package collective
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/gollective/gollective/internal/fault"
 )
@@ -44,6 +45,8 @@ func (c *Comm) MemAlloc(bytes int) ([]byte, error) {
 		c.memory.names = make(map[*byte]string)
 	}
 	c.memory.names[&b[0]] = name
+	segment := uint64(c.memory.next) // the number of the name, from 1 on
+	p.registered[c.rank].change(func(all []region) []region { return append(all, region{segment, b}) })
 	return b, nil
 }
 
@@ -64,6 +67,10 @@ func (c *Comm) MemFree(b []byte) error {
 		return &fault.Argument{Call: "MemFree", Reason: "this memory is not MemAlloc's, or no longer", Err: ErrInvalid}
 	}
 	delete(c.memory.names, &b[0])
+	p.registered[c.rank].freed.Add(1)
+	p.registered[c.rank].change(func(all []region) []region {
+		return slices.DeleteFunc(all, func(r region) bool { return &r.memory[0] == &b[0] })
+	})
 	p.job.depot.Drop(func(other string) bool { return other == name })
 	return nil
 }

@@ -190,7 +190,7 @@ func TestTracesShowCallsAndWaits(t *testing.T) {
 	require.NoError(t, trace.Start(&out))
 	late(t, Config{}, 5*time.Millisecond)
 	trace.Stop()
-	for _, region := range []string{"AllReduce", "wait data"} {
+	for _, region := range []string{"AllReduce", "wait post"} {
 		require.True(t, bytes.Contains(out.Bytes(), []byte(region)), region)
 	}
 }

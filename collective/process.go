@@ -38,6 +38,10 @@ type process struct {
 	fifos  *shm.Transport
 	remote *tcp.Transport // nil if all ranks are near
 
+	registered []regions       // by rank, of those that live here
+	ctx        context.Context // ends with the communicator
+	cancel     context.CancelFunc
+
 	telling *telling
 	book    atomic.Pointer[ledger.Ledger] // of the communicator, when it is made
 
@@ -107,6 +111,8 @@ func newProcessWorld(ctx context.Context, p *process, c Config) (*world, error) 
 		d := &j.processes[number]
 		return shm.Neighbour{Address: d.Depot, Secret: d.Mark, Beds: p.homes[number].beds}
 	})
+	p.registered = make([]regions, len(p.ranks))
+	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.telling = newTelling(p.ranksIn(j.self))
 	c.hosts, c.carried = j.hosts(p.ranks), j.sockets
 	c.cores, c.sharers = j.crowd(p.ranks)
@@ -137,6 +143,7 @@ func newProcessWorld(ctx context.Context, p *process, c Config) (*world, error) 
 		if p.remote != nil {
 			_ = p.remote.Close()
 		}
+		p.cancel()
 		j.withdraw(p.name)
 		return nil, err
 	}
@@ -558,6 +565,7 @@ func (p *process) makeChild(ctx context.Context, parent *world, id childKey, mem
 // here have closed.
 func (p *process) close(w *world) {
 	p.waitForSettlers(w)
+	p.cancel()
 	if p.remote != nil {
 		p.drain(w)
 		_ = p.remote.Close() // what is lost thereby is missed by nobody

@@ -79,8 +79,8 @@ func randomProgram(t *testing.T, seed uint64) (operations int, err error) {
 
 func randomConfig(r *rand.Rand) collective.Config {
 	c := collective.Config{
-		Algorithm: plan.Algorithms()[r.IntN(4)],
-		Protocol:  []plan.Protocol{plan.AutoProtocol, plan.AutoProtocol, plan.Simple, plan.LL, plan.LL128}[r.IntN(5)],
+		Algorithm: plan.Algorithms()[r.IntN(5)],
+		Protocol:  []plan.Protocol{plan.AutoProtocol, plan.AutoProtocol, plan.Simple, plan.LL, plan.LL128, plan.Direct}[r.IntN(6)],
 		Wait:      []spin.Policy{spin.Adaptive, spin.Adaptive, spin.Block, spin.Yield, spin.Spin}[r.IntN(5)],
 		Channels:  r.IntN(5),
 	}

@@ -84,9 +84,10 @@ func TestReproducibleResultsAreThoseOfALoopOverRanks(t *testing.T) {
 		n := 2 + r.IntN(6)
 		config := randomConfig(r)
 		config.Reproducible = true
-		config.Algorithm = []plan.Algorithm{plan.AutoAlgorithm, plan.OneShot}[r.IntN(2)]
+		config.Algorithm = []plan.Algorithm{plan.AutoAlgorithm, plan.OneShot, plan.TwoShot}[r.IntN(3)]
 		if i%6 == 0 {
 			config.Transport = "tcp"
+			config.Algorithm, config.Protocol = overSockets(config.Algorithm, config.Protocol)
 		}
 		typ := []dtype.Type{dtype.Float32, dtype.Float64, dtype.Bfloat}[r.IntN(3)]
 		kind := []plan.Kind{plan.AllReduce, plan.Reduce, plan.ReduceScatter}[r.IntN(3)]

@@ -23,6 +23,22 @@ import (
 
 // Ranks of one process, and processes of one host, that are connected by sockets.
 
+// overSockets is s without what needs memory that all ranks see.
+func (s setting) overSockets() setting {
+	s.config.Algorithm, s.config.Protocol = overSockets(s.config.Algorithm, s.config.Protocol)
+	return s
+}
+
+func overSockets(a plan.Algorithm, p plan.Protocol) (plan.Algorithm, plan.Protocol) {
+	if a == plan.TwoShot {
+		a = plan.AutoAlgorithm
+	}
+	if p == plan.Direct {
+		p = plan.AutoProtocol
+	}
+	return a, p
+}
+
 // drawSetting draws a setting with the given way of waiting and protocol, whose ranks
 // are connected by sockets.
 func drawSetting(rng *rand.Rand, wait int, protocol plan.Protocol, proxy string) setting {
@@ -36,7 +52,7 @@ func drawSetting(rng *rand.Rand, wait int, protocol plan.Protocol, proxy string)
 		if !rowAllowed(row) {
 			continue
 		}
-		s := settingOf(row, rng.Uint64())
+		s := settingOf(row, rng.Uint64()).overSockets()
 		s.config.Transport, s.config.Proxy = "tcp", proxy
 		if s.Count < 2000 { // each few KiB wait for an acknowledgement
 			s.config.SocketBuffer = []int{0, 0, 0, 4096}[rng.IntN(4)]
@@ -166,6 +182,7 @@ var socketRole = role("sockets", func(p *player) error {
 		if c.Transport == "tcp" {
 			c.HostID = ""
 		}
+		c.Algorithm, c.Protocol = overSockets(c.Algorithm, c.Protocol)
 	})
 })
 

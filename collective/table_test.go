@@ -69,7 +69,7 @@ var (
 	tableLevels = [factorsCount]int{
 		fKind: len(tableKinds), fRanks: 17, fCount: len(tableCounts), fType: len(dtype.All()),
 		fOp: 1 + 6, fPlace: 2, fRoot: 1 + 3, fSendOffset: 16, fRecvOffset: 16,
-		fAlgorithm: len(plan.Algorithms()), fProtocol: 4, fChannels: 1 + 4, fFIFO: len(tableFIFOs), fNode: 5,
+		fAlgorithm: len(plan.Algorithms()), fProtocol: 1 + 4, fChannels: 1 + 4, fFIFO: len(tableFIFOs), fNode: 5,
 		fWait: len(tableWaits), fForm: int(trial.FormsCount),
 	}
 )

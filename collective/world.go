@@ -102,7 +102,7 @@ func (w *world) label() string {
 
 // planWorld is what this world's plans depend on.
 func (w *world) planWorld(rank int) plan.World {
-	return w.config.world(rank, w.size, w.transport.OrderedStores())
+	return w.config.world(rank, w.size, w.transport.OrderedStores(), sightOf(w.transport))
 }
 
 // abort ends w and what was split off it.

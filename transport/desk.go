@@ -48,7 +48,8 @@ type deskHead struct {
 // place is where one of two posts lies.
 type place struct {
 	*post
-	small []byte // the post's own bytes
+	line  []byte // the post
+	small []byte // its own bytes
 	slot  []byte // what comes behind it
 }
 
@@ -95,18 +96,22 @@ type Seer interface {
 	Transport
 	// Sees is how much of each other's memory ranks see.
 	Sees() Sight
-	// Desk returns the desk at spot to rank. It makes its own, and finds others'.
-	Desk(spot Spot, rank int) (*Desk, error)
-	// Reference returns words by which others find b, memory of rank; ok says that
-	// they can. It costs nanoseconds.
-	Reference(rank int, b []byte) (words [2]uint64, ok bool)
-	// Find is the inverse for another rank: the bytes of memory that rank's words
-	// mean. The first look at new memory may take a while, until ready is true; later
-	// ones don't.
-	Find(rank int, words [2]uint64, bytes int) (b []byte, ready bool)
-	// Map makes what Find needs for the words of a rank.
-	Map(rank int, words [2]uint64) error
+	// Desk returns the desk at spot, making it at the first call of anybody.
+	Desk(spot Spot) (*Desk, error)
+	// Refer says how other ranks find b, memory of rank; Segment 0 if they can't. It
+	// costs nanoseconds.
+	Refer(rank int, b []byte) Reference
+	// Freed is how many segments of a rank can't be referred to any more.
+	Freed(rank int) uint64
+	// Segment maps a segment of a rank, which may take a while.
+	Segment(rank int, segment uint64) ([]byte, error)
+	// Forget unmaps what Segment returned, for a rank that has freed it.
+	Forget(rank int, segment uint64)
 }
+
+// Reference is a place in memory that a rank has registered. Segments are numbered
+// from 1 on, and never anew.
+type Reference struct{ Segment, Offset uint64 }
 
 // Sight is how much of each other's memory the ranks of a communicator see.
 type Sight uint8
@@ -168,6 +173,16 @@ func (d *Desk) Payload(s uint64, bytes int) []byte {
 	return p.slot[:bytes]
 }
 
+// Claim has claim look at the lines of post s with a payload of so many bytes. Their
+// owner does not until it posts s+2.
+func (d *Desk) Claim(s uint64, bytes int, claim func([]byte)) {
+	p := &d.places[s%2]
+	claim(p.line)
+	if bytes > len(p.small) {
+		claim(p.slot[:bytes])
+	}
+}
+
 // Words are what goes with post s instead of a payload. Only its owner writes them,
 // before Post.
 func (d *Desk) Words(s uint64) *[PostWords]uint64 { return &d.places[s%2].words }
@@ -176,12 +191,16 @@ func (d *Desk) Words(s uint64) *[PostWords]uint64 { return &d.places[s%2].words 
 // can look any more.
 func (d *Desk) Lent(s uint64) *Loan { return &d.lent[s%2] }
 
-// Post publishes post s of the owner.
-func (d *Desk) Post(s, header uint64) {
+// Label prepares post s of the owner, whose payload, words and loan are in place. It
+// is published by storing s in the word that is returned, as a release at least.
+func (d *Desk) Label(s, header uint64) *atomic.Uint64 {
 	p := &d.places[s%2]
 	p.header = header
-	p.sequence.Store(s) // release: payload, words, loan, header
+	return &p.sequence
 }
+
+// Post publishes post s of the owner, with a fence.
+func (d *Desk) Post(s, header uint64) { d.Label(s, header).Store(s) }
 
 // Posted reports whether post s is there, or a later one.
 func (d *Desk) Posted(s uint64) bool { return d.places[s%2].sequence.Load() >= s }

@@ -52,6 +52,7 @@ func overlayPlace(memory []byte) place {
 	p := (*post)(unsafe.Pointer(&memory[:postBytes][0]))
 	return place{
 		post:  p,
+		line:  memory[:postBytes:postBytes],
 		small: memory[postBytes-8*PostWords : postBytes : postBytes],
 		slot:  memory[postBytes:len(memory):len(memory)],
 	}

@@ -15,6 +15,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gollective/gollective/collective/plan"
+
 	"github.com/gollective/gollective/collective"
 )
 
@@ -76,6 +78,7 @@ func TestRolesAreAddedUp(t *testing.T) {
 // and in its report.
 func TestRunTellsWhatRolesHaveCost(t *testing.T) {
 	o := small("all_reduce", 3)
+	o.Algorithm = plan.Ring
 	o.CPUTime, o.MaxBytes, o.Type, o.JSON = 1, 40_000, "float", filepath.Join(t.TempDir(), "out.json")
 	var out bytes.Buffer
 	require.NoError(t, Run(context.Background(), o, &out, os.Stderr))

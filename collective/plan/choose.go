@@ -124,7 +124,7 @@ var blockBytes = [...]float64{Simple: 512 * 64, LL: 512 * 8, LL128: 640 * 8, Dir
 // point-to-point traffic a forced protocol, that the operation does not have is
 // ignored: the returned Choice then differs from Force, which callers may tell
 // the user. A forced protocol that cannot run here is an error, and so is any
-// algorithm but OneShot where World.Reproducible asks for that.
+// algorithm but OneShot and TwoShot where World.Reproducible asks for that.
 //
 // NCCL: topoGetAlgoInfo in src/enqueue.cc, ncclTopoGetAlgoTime in src/graph/tuning.cc.
 func Choose(s Spec, w World) (Choice, error) {
@@ -138,12 +138,11 @@ func Choose(s Spec, w World) (Choice, error) {
 	if c, ok := s.tuned(w); ok {
 		return c, nil
 	}
-	if p := w.Force.Protocol; p == Direct || w.Force.Algorithm == TwoShot {
-		if !slices.ContainsFunc(s.Kind.algorithms(w.Force.Algorithm), func(a Algorithm) bool { return s.sees(w, a) }) ||
-			p != Direct && p != AutoProtocol {
-			return Choice{}, ErrSight
-		}
-	} else if p != AutoProtocol {
+	var err error
+	if w.Force, err = s.force(w); err != nil {
+		return Choice{}, err
+	}
+	if p := w.Force.Protocol; p != AutoProtocol && p != Direct {
 		if err := w.runs(p, w.Payload[:], s.Type.Size()); err != nil {
 			return Choice{}, err
 		}
@@ -180,6 +179,31 @@ func Choose(s Spec, w World) (Choice, error) {
 	return best, nil
 }
 
+// force is World.Force without what this call does not have: TwoShot has no protocol but
+// Direct, which others don't have, and calls can be too large, or reduce what must be
+// scaled first.
+func (s Spec) force(w World) (Choice, error) {
+	f := w.Force
+	if f.Algorithm != TwoShot && f.Protocol != Direct {
+		return f, nil
+	}
+	if w.Size == 1 {
+		return Choice{Channels: f.Channels}, nil
+	}
+	if w.Sight == SeesNothing {
+		return f, ErrSight
+	}
+	if f.Algorithm == TwoShot {
+		if f.Protocol = Direct; !s.sees(w, TwoShot) {
+			f.Algorithm = AutoAlgorithm
+		}
+	}
+	if !slices.ContainsFunc(s.Kind.algorithms(f.Algorithm), func(a Algorithm) bool { return s.sees(w, a) }) {
+		f.Protocol = AutoProtocol
+	}
+	return f, nil
+}
+
 // can reports whether algorithm a of this call runs with protocol p.
 func (s Spec) can(w World, a Algorithm, p Protocol) bool {
 	if p == Direct {
@@ -203,7 +227,7 @@ func (s Spec) candidates(w World) []Algorithm {
 	if w.Reproducible && w.Size > 1 && s.ordered() {
 		all = slices.DeleteFunc(all, func(a Algorithm) bool { return a != OneShot && a != TwoShot })
 	}
-	if (w.Size > mostOneShotRanks || w.Size == 1) && len(all) > 1 {
+	if (w.Size > mostOneShotRanks && w.Force.Protocol != Direct || w.Size == 1) && len(all) > 1 {
 		all = slices.DeleteFunc(all, func(a Algorithm) bool { return a == OneShot || a == TwoShot && w.Size > mostDirectRanks })
 	}
 	return all

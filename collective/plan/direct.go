@@ -17,9 +17,9 @@ import (
 //
 // Both combine in the order of the ranks.
 
-// ErrSight is returned where Direct is forced, and ranks don't see each other's
-// memory; or with an algorithm that can't use it.
-var ErrSight = errors.New("direct needs memory that all ranks see, and oneshot or twoshot")
+// ErrSight is returned where Direct or TwoShot is forced, and some ranks don't see each
+// other's memory.
+var ErrSight = errors.New("direct and twoshot need memory that all ranks see")
 
 // Sight is how much of each other's memory ranks see.
 type Sight uint8
@@ -39,7 +39,14 @@ type Sharing struct {
 	// have combined are fetched. A rank of another process may be stopped at any
 	// moment, and must not wake up to write into what is no longer lent.
 	Pulls bool
+	// Whole says that each rank rather combines everything by itself, if no buffer is in
+	// place: what it writes nobody reads then.
+	Whole bool
 }
+
+// wholeBytes is how large a call is of which two ranks combine everything each: no more
+// goes from cache to cache than in shares, one way and at one time.
+const wholeBytes = 1 << 20
 
 // Share is the elements [Begin,End) of a block.
 type Share struct{ Begin, End int }
@@ -67,9 +74,16 @@ func directChannels(s Spec, w World, c Choice) []Channel {
 	}
 	for id, p := range parts {
 		channels[id].ID = id
-		channels[id].Direct = &Sharing{Shares: s.shares(w, p), Pulls: w.Sight != SeesEverything || !s.scatters()}
+		channels[id].Direct = &Sharing{Shares: s.shares(w, p), Pulls: w.Sight != SeesEverything || !s.scatters(), Whole: s.whole(w)}
 	}
 	return channels
+}
+
+// whole reports whether Sharing.Whole is the better way. An input that is scaled into
+// the output is as good as in place.
+func (s Spec) whole(w World) bool {
+	return w.Sight == SeesSome && s.Kind == AllReduce && w.Size == 2 && s.bytes() <= wholeBytes &&
+		s.Op != reduce.PreMulSum && !(s.Op == reduce.Avg && s.Type.Float())
 }
 
 // scatters reports whether results have several places, or another one than the rank

@@ -68,9 +68,12 @@ type Engine struct {
 	config     Config
 	carrier    transport.Carrier // nil where what peers have posted is there to be seen
 
-	// running is set while a goroutine is inside Run. mu alone could not tell
+	// running says how a goroutine is inside the engine. mu alone could not tell
 	// that from the moments in which the stream or Start hold it.
-	running atomic.Bool
+	running atomic.Uint32
+	// shut closes the short path: something is queued or about to be, or the engine is
+	// closed. Written by the holder of mu.
+	shut atomic.Bool
 
 	// mu is held while a call is executed by its caller, and while the queue
 	// is changed. It guards everything down to outstanding.
@@ -93,12 +96,11 @@ type Engine struct {
 	sendEnds map[endKey]*transport.SendEnd
 	recvEnds map[endKey]*transport.RecvEnd
 	pairs    map[int]*pair
+	seer     transport.Seer // nil where ranks don't see each other's memory
+	meetings map[int]*meeting
 	// connecting is the call for which FIFOs are made.
-	connecting struct {
-		ctx  context.Context
-		spec plan.Spec
-	}
-	launches uint64 // begun so far
+	connecting errand
+	launches   uint64 // begun so far
 	// history is made of all collectives executed so far, in order.
 	history uint64
 
@@ -118,9 +120,15 @@ func New(c Config) *Engine {
 	// Only the transport knows. LL and LL128 over memory that does not show
 	// stores in order would take stale data for new.
 	c.World.OrderedStores = c.Transport.OrderedStores()
+	seer, sees := c.Transport.(transport.Seer)
+	c.World.Sight = plan.SeesNothing
+	if sees && c.World.DeskPayload > 0 {
+		c.World.Sight = plan.Sight(seer.Sees())
+	}
 	e := &Engine{
 		rank: c.World.Rank, size: c.World.Size,
-		world: c.World, transport: c.Transport, ledger: c.Ledger, config: c,
+		world: c.World, transport: c.Transport, ledger: c.Ledger, config: c, seer: seer,
+		meetings: make(map[int]*meeting),
 		sendEnds: make(map[endKey]*transport.SendEnd),
 		recvEnds: make(map[endKey]*transport.RecvEnd),
 		pairs:    make(map[int]*pair),
@@ -149,6 +157,7 @@ func (e *Engine) Close() {
 	for e.outstanding > 0 {
 		e.queued.Wait()
 	}
+	e.shutShort()
 	e.closed = true
 	e.queued.Broadcast()
 	e.mu.Unlock()
@@ -260,6 +269,8 @@ type worker struct {
 	waitingIn      uint64 // the wait that waitingSince is about
 	waitingSince   time.Time
 	suspectedPeers map[int]time.Time // peers that have closed, or whose connection has ended, since
+
+	_ [96]byte // whole lines: another rank's may lie next to it
 }
 
 func (e *Engine) newWorker() *worker {

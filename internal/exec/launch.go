@@ -69,10 +69,10 @@ type launch struct {
 // for its turn. It fails with ErrConcurrentUse while another goroutine is inside
 // Run.
 func (e *Engine) Run(ctx context.Context, call *Call) error {
-	if !e.running.CompareAndSwap(false, true) {
+	if !e.running.CompareAndSwap(outside, insideRun) {
 		return fault.ErrConcurrentUse
 	}
-	defer e.running.Store(false)
+	defer e.running.Store(outside)
 	e.mu.Lock()
 	if err := e.open(ctx, call); err != nil {
 		e.mu.Unlock()
@@ -90,6 +90,7 @@ func (e *Engine) Run(ctx context.Context, call *Call) error {
 		return ticket.err
 	}
 	defer e.mu.Unlock()
+	e.prepareShort(program, len(call.Send), len(call.Recv))
 	work := &e.single[0]
 	work.Program, work.Call = program, *call
 	e.inline.ctx, e.inline.works = ctx, e.single[:]
@@ -109,6 +110,8 @@ func (e *Engine) Run(ctx context.Context, call *Call) error {
 func (e *Engine) Prepare(ctx context.Context, calls []Call) ([]Work, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.shutShort()
+	defer e.openShort()
 	if e.closed { // the memory that a plan would be bound to may be gone
 		return nil, fault.ErrClosed
 	}
@@ -140,6 +143,8 @@ func (e *Engine) Prepare(ctx context.Context, calls []Call) ([]Work, error) {
 func (e *Engine) Start(ctx context.Context, works []Work) (*Ticket, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.shutShort()
+	defer e.openShort()
 	if err := e.open(ctx, works[0].call(0)); err != nil {
 		return nil, err
 	}
@@ -271,6 +276,7 @@ func (e *Engine) stream() {
 		l.ticket.err = e.startQueued(l)
 		e.mu.Lock()
 		e.outstanding--
+		e.openShort()
 		close(l.ticket.Done)
 		e.queued.Broadcast() // Close waits for outstanding to be 0
 	}

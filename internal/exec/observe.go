@@ -40,7 +40,29 @@ func (c *channel) traffic(work *Work) int {
 	for _, t := range c.transfers {
 		sum += t.Bytes
 	}
+	if c.Direct != nil {
+		return directTraffic(c, work)
+	}
 	return sum
+}
+
+// directTraffic is how much of what a rank posts or stores others take, once each, and
+// how much it takes of theirs.
+func directTraffic(c *channel, work *Work) int {
+	p := work.Program.Plan
+	others, bytes := p.Size-1, p.Spec.Count*p.Spec.Type.Size()
+	if c.Direct.Shares != nil {
+		share := c.Direct.Shares[p.Rank]
+		bytes = (share.End - share.Begin) * p.Spec.Type.Size()
+	}
+	switch p.Spec.Kind {
+	case plan.Broadcast, plan.Reduce:
+		if p.Rank == p.Spec.Root {
+			return others * bytes
+		}
+		return bytes
+	}
+	return 2 * others * bytes
 }
 
 // traffic is the same for one thread.

@@ -19,6 +19,9 @@ type Program struct {
 	entry    *ledger.Entry // nil for Send and Recv, which not all ranks make
 	identity uint64        // of the call and of how it travels; see Engine.begin
 	channels []channel
+	short    short
+
+	_ [104]byte // whole lines: another rank's may lie next to it
 }
 
 // channel is the bound work of one block.
@@ -26,6 +29,7 @@ type channel struct {
 	*plan.Channel
 	pipes     []proto.Primitives // one per Thread
 	transfers []*transfer        // one per Transfer
+	meeting   *meeting           // of Direct
 
 	// service is what must be driven for the channel's FIFOs to move: one for all
 	// of them, nil if none is needed.
@@ -60,6 +64,12 @@ func (e *Engine) bind(p *plan.Plan) (*Program, error) {
 	for i := range p.Channels {
 		c := &p.Channels[i]
 		bound := channel{Channel: c}
+		if c.Direct != nil {
+			var err error
+			if bound.meeting, err = e.meeting(c.ID); err != nil {
+				return nil, err
+			}
+		}
 		for j := range c.Threads {
 			pipe, err := e.pipe(p, &bound, &c.Threads[j])
 			if err != nil {
@@ -78,6 +88,9 @@ func (e *Engine) bind(p *plan.Plan) (*Program, error) {
 // pipe makes the primitives of one thread.
 func (e *Engine) pipe(p *plan.Plan, c *channel, t *plan.Thread) (proto.Primitives, error) {
 	protocol := p.Choice.Protocol
+	if protocol == plan.Direct {
+		protocol = p.Instead()
+	}
 	payload := e.world.Payload[protocol]
 	ends := proto.Ends{
 		From: make([]*transport.RecvEnd, len(t.From)),
@@ -153,13 +166,18 @@ func (e *Engine) connect(from, to int, key endKey, payload int) (*transport.Conn
 	case plan.LL128:
 		slot = proto.SlotBytesLL128(payload)
 	}
-	return e.reach(key.peer, transport.Link{
+	link := transport.Link{
 		From: from, To: to,
 		Channel: key.channel,
 		Use:     key.use,
 		Lane:    uint8(key.protocol),
 		Slot:    slot,
-	})
+	}
+	end := transport.Producer
+	if to == e.rank {
+		end = transport.Consumer
+	}
+	return reach(e, e.connecting, key.peer, func() (*transport.Conn, error) { return e.transport.Connect(link, end) })
 }
 
 // mix folds v into h (the finaliser of splitmix64 over their sum).

@@ -5,20 +5,27 @@ import (
 	"errors"
 	"time"
 
+	"github.com/gollective/gollective/collective/plan"
 	"github.com/gollective/gollective/internal/fault"
-	"github.com/gollective/gollective/transport"
 )
 
 // grace is how long an unreachable peer may take to turn out to be lost, so that
 // the error says so, and not only that it can't be reached.
 const grace = 3 * time.Second
 
-// reach connects link, whose other end is rank peer. That may need the peer's
-// process, which may be stopped or dead: the wait ends with the call's context or
-// deadline, and with the communicator. A failure is the communicator's: the peers
-// are in the call, or will be, and this rank can't follow them.
-func (e *Engine) reach(peer int, link transport.Link) (*transport.Conn, error) {
-	ctx := e.connecting.ctx
+// errand is the call that something is reached for; zero where there is none.
+type errand struct {
+	ctx  context.Context
+	spec plan.Spec
+}
+
+// reach gets something that rank peer has to do with: a FIFO, a desk, memory. That may
+// need the peer's process, which may be stopped or dead: the wait ends with the call's
+// context or deadline, and with the communicator. A failure is the communicator's: the
+// peers are in the call, or will be, and this rank can't follow them.
+func reach[T any](e *Engine, call errand, peer int, get func() (T, error)) (T, error) {
+	var none T
+	ctx := call.ctx
 	if ctx == nil {
 		ctx = context.Background()
 	}
@@ -28,42 +35,38 @@ func (e *Engine) reach(peer int, link transport.Link) (*transport.Conn, error) {
 		defer cancel()
 	}
 	type outcome struct {
-		conn *transport.Conn
-		err  error
+		got T
+		err error
 	}
 	done := make(chan outcome, 1)
 	go func() {
-		end := transport.Producer
-		if link.To == e.rank {
-			end = transport.Consumer
-		}
-		conn, err := e.transport.Connect(link, end)
-		done <- outcome{conn, err}
+		got, err := get()
+		done <- outcome{got, err}
 	}()
 	select {
 	case o := <-done:
 		if o.err == nil {
-			return o.conn, nil
+			return o.got, nil
 		}
-		return nil, e.unreachable(ctx, peer, o.err)
+		return none, e.unreachable(ctx, call, peer, o.err)
 	case <-e.ledger.Failed():
-		return nil, e.ledger.Failure()
+		return none, e.ledger.Failure()
 	case <-ctx.Done():
-		return nil, e.ledger.Fail(e.unanswered(peer, ctx.Err()))
+		return none, e.ledger.Fail(e.unanswered(call, peer, ctx.Err()))
 	}
 }
 
 // unreachable is the failure behind an error of the transport: that the peer has
 // closed, its death if that comes out soon, else an abort for that reason.
-func (e *Engine) unreachable(ctx context.Context, peer int, err error) error {
-	abort := &fault.Abort{Rank: e.rank, Call: e.connectingText(), Cause: err}
+func (e *Engine) unreachable(ctx context.Context, call errand, peer int, err error) error {
+	abort := &fault.Abort{Rank: e.rank, Call: call.text(), Cause: err}
 	var space interface{ NoSpace() bool }
 	if errors.As(err, &space) {
 		return e.ledger.Fail(abort)
 	}
 	closed := func() error {
 		return e.ledger.Fail(&fault.PeerClosed{
-			Sequence: e.ledger.Count(e.rank), Rank: e.rank, Call: e.connectingText(), PeerRank: peer,
+			Sequence: e.ledger.Count(e.rank), Rank: e.rank, Call: call.text(), PeerRank: peer,
 		})
 	}
 	if e.ledger.Closed(peer) {
@@ -84,19 +87,19 @@ func (e *Engine) unreachable(ctx context.Context, peer int, err error) error {
 
 // unanswered is the error for a context that ended while a peer was asked for a
 // FIFO.
-func (e *Engine) unanswered(peer int, cause error) error {
+func (e *Engine) unanswered(call errand, peer int, cause error) error {
 	if !errors.Is(cause, context.DeadlineExceeded) {
-		return &fault.Abort{Rank: e.rank, Call: e.connectingText(), Cause: cause}
+		return &fault.Abort{Rank: e.rank, Call: call.text(), Cause: cause}
 	}
 	return &fault.Timeout{
-		Sequence: e.ledger.Count(e.rank), Rank: e.rank, Call: e.connectingText(),
+		Sequence: e.ledger.Count(e.rank), Rank: e.rank, Call: call.text(),
 		Silent: []int{peer}, Waiting: peer, Cause: cause,
 	}
 }
 
-func (e *Engine) connectingText() string {
-	if e.connecting.ctx == nil {
+func (c errand) text() string {
+	if c.ctx == nil {
 		return ""
 	}
-	return e.connecting.spec.String()
+	return c.spec.String()
 }

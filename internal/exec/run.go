@@ -35,13 +35,11 @@ func (w *worker) runCall(l *launch, work *Work, c *channel) error {
 	if len(c.transfers) > 0 {
 		return w.runTransfers(work, c.transfers)
 	}
+	if c.Direct != nil {
+		return w.runDirect(work, c)
+	}
 	if !c.Concurrent {
-		for i := range c.Threads {
-			if err := w.runThread(&c.Threads[i], c.pipes[i], work); err != nil {
-				return err
-			}
-		}
-		return nil
+		return w.runThreads(work, c)
 	}
 	// The two halves of a tree. The first failure ends both, by the ledger.
 	other := w.engine.half(c.ID)
@@ -57,6 +55,16 @@ func (w *worker) runCall(l *launch, work *Work, c *channel) error {
 		err = otherErr
 	}
 	return err
+}
+
+// runThreads executes the threads of a channel one after the other.
+func (w *worker) runThreads(work *Work, c *channel) error {
+	for i := range c.Threads {
+		if err := w.runThread(&c.Threads[i], c.pipes[i], work); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // runThread is the interpreter: the plan's steps become primitives.

@@ -128,6 +128,8 @@ type Waiter struct {
 		waits, turns, found, yields, parks, bytes atomic.Uint64
 		wall, cpu, waiting                        atomic.Int64 // only with accounting
 	}
+
+	_ [112]byte // whole lines: another goroutine's may lie next to it
 }
 
 const publishTurns = 1 << 12
@@ -221,6 +223,15 @@ func (w *Waiter) Until(c Condition) error {
 	return w.slow(c, w.limits)
 }
 
+// Soon reports whether c becomes ready within the polls that a wait begins with. It
+// looks once only where waits are watched: Until shows what a wait costs.
+func (w *Waiter) Soon(c Condition) bool {
+	if w.account.audits || w.account.inside || trace.IsEnabled() {
+		return c.Ready()
+	}
+	return w.poll(c, w.limits.turns)
+}
+
 // Rest is Until for a condition that nobody is in a hurry for, such as that there
 // is anything to do: it sleeps at once, whatever the policy, and looks around
 // ever more rarely, down to once a second. c's bell, a failure and, unless the
@@ -232,6 +243,17 @@ func (w *Waiter) Rest(c Condition) error {
 	}
 	w.local.Waits++
 	return w.observed(c, resting)
+}
+
+// Outlast waits for what is sure to come soon, whatever else has failed: the end of
+// work that waits for nothing, by a goroutine of this process.
+func (w *Waiter) Outlast(c interface{ Ready() bool }) {
+	for turn := 1; !c.Ready(); turn++ {
+		pause()
+		if turn%max(w.limits.turns, 1) == 0 {
+			w.yield(turn)
+		}
+	}
 }
 
 // poll looks at c up to turns times.

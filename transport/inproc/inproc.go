@@ -14,10 +14,11 @@ import (
 type Hub struct {
 	mu    sync.Mutex
 	conns map[transport.Link]*transport.Conn
+	desks map[transport.Spot]*transport.Desk
 	first uint64
 }
 
-var _ transport.Transport = (*Hub)(nil)
+var _ transport.Seer = (*Hub)(nil)
 
 // NewHub returns a Hub without FIFOs; they are made when an end first asks.
 func NewHub() *Hub { return NewHubAt(0) }
@@ -25,7 +26,11 @@ func NewHub() *Hub { return NewHubAt(0) }
 // NewHubAt returns a Hub whose FIFOs begin at step first, for tests that reach
 // the wrap-around of the flags without 2^31 steps.
 func NewHubAt(first uint64) *Hub {
-	return &Hub{conns: make(map[transport.Link]*transport.Conn), first: first}
+	return &Hub{
+		conns: make(map[transport.Link]*transport.Conn),
+		desks: make(map[transport.Spot]*transport.Desk),
+		first: first,
+	}
 }
 
 // Later returns a Hub whose FIFOs are those of h, which must be idle and stay so, as
@@ -61,3 +66,35 @@ func (h *Hub) Connect(link transport.Link, _ transport.End) (*transport.Conn, er
 	h.conns[link] = c
 	return c, nil
 }
+
+// Sees implements transport.Seer: all memory is everybody's.
+func (*Hub) Sees() transport.Sight { return transport.Everything }
+
+// Desk implements transport.Seer.
+func (h *Hub) Desk(spot transport.Spot) (*transport.Desk, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if d, ok := h.desks[spot]; ok {
+		return d, nil
+	}
+	d, err := transport.NewDesk(spot.Slot)
+	if err != nil {
+		return nil, fmt.Errorf("inproc: desk of rank %d, channel %d: %w", spot.Rank, spot.Channel, err)
+	}
+	h.desks[spot] = d
+	return d, nil
+}
+
+// Refer implements transport.Seer: loans are slices here.
+func (*Hub) Refer(int, []byte) transport.Reference { return transport.Reference{} }
+
+// Freed implements transport.Seer.
+func (*Hub) Freed(int) uint64 { return 0 }
+
+// Segment implements transport.Seer.
+func (*Hub) Segment(rank int, segment uint64) ([]byte, error) {
+	return nil, fmt.Errorf("inproc: rank %d has no segment %d", rank, segment)
+}
+
+// Forget implements transport.Seer.
+func (*Hub) Forget(int, uint64) {}

@@ -90,9 +90,68 @@ func (t *Transport) linkName(l transport.Link) string {
 	return fmt.Sprintf("%s/link/%d/%d/%d/%d/%d/%d", t.name, l.From, l.To, l.Channel, l.Use, l.Lane, l.Slot)
 }
 
+// Desk returns a rank's desk. The rank's process owns the memory.
+func (t *Transport) Desk(s transport.Spot) (*transport.Desk, error) {
+	fail := func(err error) (*transport.Desk, error) {
+		return nil, fmt.Errorf("desk of rank %d, channel %d: %w", s.Rank, s.Channel, err)
+	}
+	if err := s.Check(); err != nil {
+		return fail(err)
+	}
+	t.mu.Lock()
+	if t.closed {
+		t.mu.Unlock()
+		return nil, net.ErrClosed
+	}
+	t.connecting.Add(1)
+	t.mu.Unlock()
+	defer t.connecting.Done()
+	owner := t.processOf(s.Rank)
+	var memory []byte
+	var err error
+	if owner == t.self {
+		memory, err = t.depot.Create(t.deskName(s), transport.DeskBytes(s.Slot), func(m []byte) { transport.MarkDesk(m, s.Slot) })
+	} else {
+		at := t.process(owner)
+		memory, err = t.depot.Fetch(t.ctx, at.Address, at.Secret, t.deskName(s))
+	}
+	if err != nil {
+		return fail(err)
+	}
+	desk, err := transport.ShareDesk(memory, s.Slot, t.process(owner).Beds)
+	if err != nil {
+		return fail(err)
+	}
+	return desk, nil
+}
+
+// deskName names the segment of a desk.
+func (t *Transport) deskName(s transport.Spot) string {
+	return fmt.Sprintf("%s/desk/%d/%d/%d", t.name, s.Rank, s.Channel, s.Slot)
+}
+
+// provideDesk is Provide for the desk of a rank of this process.
+func (t *Transport) provideDesk(name, rest string) (size int, prepare func([]byte), err error) {
+	var s transport.Spot
+	if _, err := fmt.Sscanf(rest, "%d/%d/%d", &s.Rank, &s.Channel, &s.Slot); err != nil {
+		return 0, nil, ErrUnknown
+	}
+	switch {
+	case t.deskName(s) != name, s.Check() != nil, s.Slot > mostSlot:
+		return 0, nil, ErrUnknown
+	case t.processOf(s.Rank) != t.self:
+		return 0, nil, errors.New("a desk that is none of this process's")
+	}
+	return transport.DeskBytes(s.Slot), func(m []byte) { transport.MarkDesk(m, s.Slot) }, nil
+}
+
 // Provide makes the segment of a FIFO to this process whose other end asks for it
-// first. It is the part of a Depot's Provider that belongs to t.
+// first, or a desk that is asked for before its owner needs it. It is the part of a
+// Depot's Provider that belongs to t.
 func (t *Transport) Provide(name string) (size int, prepare func([]byte), err error) {
+	if rest, ok := strings.CutPrefix(name, t.name+"/desk/"); ok {
+		return t.provideDesk(name, rest)
+	}
 	rest, ok := strings.CutPrefix(name, t.name+"/link/")
 	if !ok {
 		return 0, nil, ErrUnknown

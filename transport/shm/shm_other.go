@@ -42,5 +42,6 @@ func (*Transport) OrderedStores() bool { return false }
 func (*Transport) Connect(transport.Link, transport.End) (*transport.Conn, error) {
 	return nil, errNotLinux
 }
-func (*Transport) Provide(string) (int, func([]byte), error) { return 0, nil, errNotLinux }
-func (*Transport) Close()                                    {}
+func (*Transport) Desk(transport.Spot) (*transport.Desk, error) { return nil, errNotLinux }
+func (*Transport) Provide(string) (int, func([]byte), error)    { return 0, nil, errNotLinux }
+func (*Transport) Close()                                       {}

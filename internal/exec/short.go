@@ -1,0 +1,134 @@
+package exec
+
+import (
+	"context"
+	"runtime/trace"
+
+	"github.com/gollective/gollective/collective/plan"
+	"github.com/gollective/gollective/internal/reduce"
+	"github.com/gollective/gollective/proto"
+)
+
+// This file is the short path: a blocking call whose plan is at hand, that needs no
+// FIFO, on the caller's goroutine, with nothing queued before it. What a launch does in
+// general is done here with what such a call needs of it: no lock, no look at anything
+// that only waiting needs to know.
+
+// How a goroutine is inside the engine, the values of Engine.running.
+const (
+	outside     = iota
+	insideRun   // in Run, which takes mu
+	insideShort // in Short, which does not
+)
+
+// short is what the short path keeps of a program that can take it.
+type short struct {
+	suits      bool
+	send, recv int // bytes of the buffers
+	asks       bool
+	launch     launch
+	works      [1]Work // of launch
+}
+
+// prepareShort fills in p.short. A rank's buffers have as many bytes in every such call.
+func (e *Engine) prepareShort(p *Program, send, recv int) {
+	s := &p.short
+	spec := &p.Plan.Spec
+	if s.suits || len(p.channels) != 1 || p.channels[0].Direct == nil || spec.Op == reduce.PreMulSum ||
+		e.config.Account || e.labels != nil {
+		return
+	}
+	work := &s.works[0]
+	work.Program, work.kernel = p, &p.kernel
+	work.entries = append(work.entries[:0], p.entry)
+	s.launch.works = s.works[:]
+	s.asks = !hearsOfAll(*spec)
+	s.send, s.recv, s.suits = send, recv, true
+}
+
+// Short executes a call if it can take the short path, and reports whether it has. The
+// caller has checked nothing but that the buffers don't overlap, or are spec.InPlace.
+func (e *Engine) Short(ctx context.Context, spec *plan.Spec, send, recv []byte) (done bool, err error) {
+	if !e.running.CompareAndSwap(outside, insideShort) {
+		return false, nil
+	}
+	p := e.programs.short(spec, len(send), len(recv))
+	if p == nil || e.shut.Load() || e.ledger.Failure() != nil || ctx.Err() != nil || trace.IsEnabled() {
+		e.leaveShort()
+		return false, nil
+	}
+	err = e.runShort(ctx, p, send, recv)
+	e.leaveShort()
+	return true, err
+}
+
+// short returns a program for spec that can take the short path.
+func (p *programs) short(spec *plan.Spec, send, recv int) *Program {
+	for _, program := range p.recent {
+		if program != nil && program.short.suits && program.Plan.Spec == *spec {
+			if program.short.send == send && program.short.recv == recv {
+				return program
+			}
+			return nil
+		}
+	}
+	return nil
+}
+
+// leaveShort lets others in.
+func (e *Engine) leaveShort() {
+	e.running.Store(outside)
+	if e.shut.Load() { // somebody waits for that
+		e.mu.Lock()
+		e.queued.Broadcast()
+		e.mu.Unlock()
+	}
+}
+
+// shutShort keeps calls from the short path, and waits for the one that is in it. The
+// caller holds mu.
+func (e *Engine) shutShort() {
+	e.shut.Store(true)
+	for e.running.Load() == insideShort {
+		e.queued.Wait()
+	}
+}
+
+// openShort permits the short path again, if nothing is queued. The caller holds mu.
+func (e *Engine) openShort() {
+	if e.outstanding == 0 && !e.closed {
+		e.shut.Store(false)
+	}
+}
+
+// runShort is a launch of one call.
+func (e *Engine) runShort(ctx context.Context, p *Program, send, recv []byte) error {
+	l, w, c := &p.short.launch, e.main, &p.channels[0]
+	work := &l.works[0]
+	work.Send, work.Recv = send, recv
+	work.sequence = e.ledger.Enter(e.rank, p.entry)
+	e.launches++
+	l.number, l.ctx = e.launches, ctx
+	e.history = mix(e.history, p.entry.Fingerprint)
+	work.header = mix(p.identity, e.history)
+	if p.short.asks {
+		if err := e.ledger.Compare(e.rank, work.sequence, p.entry); err != nil {
+			return e.ledger.Fail(err)
+		}
+	}
+	w.bind(l, work, c, c.ID)
+	var err error
+	if c.Direct.Shares == nil {
+		c.meeting.Begin(proto.Operation{Waiter: w.waiter, Kernel: work.kernel, Header: work.header})
+		err = w.oneShot(work, c.meeting)
+		c.meeting.Ring()
+	} else {
+		err = w.runDirect(work, c)
+	}
+	w.stopWaiting()
+	if err != nil {
+		err = e.fail(w, err)
+	}
+	work.Send, work.Recv, l.ctx = nil, nil, nil // user memory is not retained
+	return err
+}

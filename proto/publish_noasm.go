@@ -1,0 +1,5 @@
+//go:build !amd64 || purego || race
+
+package proto
+
+func publishWord(word atomicWord, value uint64) { publishGo(word, value) }
