@@ -2,20 +2,26 @@ package bench
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/gollective/gollective/collective"
 )
 
-// BenchmarkShort is the smallest AllReduce of two goroutine ranks: what a call costs
-// besides its data.
+// BenchmarkShort is the smallest AllReduce of goroutine ranks: what a call costs
+// besides its data. With more ranks than processors it is what a turn of all of them
+// costs.
 func BenchmarkShort(b *testing.B) {
-	comms, err := collective.InitAll(2)
+	for _, ranks := range []int{2, 4, 8} {
+		b.Run(fmt.Sprintf("ranks=%d", ranks), func(b *testing.B) { benchmarkShort(b, ranks) })
+	}
+}
+
+func benchmarkShort(b *testing.B, ranks int) {
+	comms, err := collective.InitAll(ranks)
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer comms[0].Close()
-	defer comms[1].Close()
 	done := make(chan error)
 	loop := func(c *collective.Comm) error {
 		buf := make([]float32, 32)[:1] // a cache line of its own
@@ -28,11 +34,21 @@ func BenchmarkShort(b *testing.B) {
 	}
 	b.ReportAllocs()
 	b.ResetTimer()
-	go func() { done <- loop(comms[1]) }()
+	for _, c := range comms[1:] {
+		go func() { done <- loop(c) }()
+	}
 	if err := loop(comms[0]); err != nil {
 		b.Fatal(err)
 	}
-	if err := <-done; err != nil {
-		b.Fatal(err)
+	for range comms[1:] {
+		if err := <-done; err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.StopTimer()
+	for _, c := range comms {
+		if err := c.Close(); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
