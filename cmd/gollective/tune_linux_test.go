@@ -47,7 +47,7 @@ func TestTune(t *testing.T) {
 	defer file.Close()
 	tuning, err := plan.ParseTuning("tuner.csv", file)
 	require.NoError(t, err)
-	for _, transport := range []string{"shm", "tcp"} {
+	for _, transport := range []string{"inproc", "shm", "tcp"} {
 		for name, kind := range map[string]plan.Kind{"all_reduce": plan.AllReduce, "broadcast": plan.Broadcast} {
 			for _, size := range sizes {
 				want := ""

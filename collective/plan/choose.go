@@ -82,14 +82,14 @@ var (
 	// What Direct costs: a look at each other and what each further rank adds to it,
 	// in us; bytes that are read where they were posted, and bytes that are read and
 	// written where the callers have them, in GB/s.
-	directMicros         = 0.16
-	directPeerMicros     = 0.055
+	directMicros         = 0.25
+	directPeerMicros     = 0.01
 	directShownBandwidth = 10.0
-	directLentBandwidth  = 27.0
+	directLentBandwidth  = 30.0
 
 	// directRooted is how much longer a look takes in collectives with a root: through
 	// FIFOs who only sends runs ahead of the others, here it waits for them.
-	directRooted = 2.2
+	directRooted = 1.4
 
 	// directLentShare is how many of the calls between processes bring memory that all
 	// of them see, as a guess: a plan is made before that is known.
