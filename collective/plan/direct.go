@@ -46,7 +46,7 @@ type Sharing struct {
 
 // wholeBytes is how large a call is of which two ranks combine everything each: no more
 // goes from cache to cache than in shares, one way and at one time.
-const wholeBytes = 1 << 20
+const wholeBytes = 4 << 20
 
 // Share is the elements [Begin,End) of a block.
 type Share struct{ Begin, End int }
