@@ -170,11 +170,8 @@ func (s Spec) directMicros(w World, a Algorithm) float64 {
 	bytes := float64(s.bytes())
 	lanes := w.lanes(w.sharers()) * 1000
 	if a == OneShot {
-		switch s.Kind {
-		case Broadcast:
+		if s.Kind == Broadcast {
 			others = 1
-		case AllReduce, Barrier, Reduce:
-			others++ // its own is read, too
 		}
 		return look + bytes*(1+others)/(lanes*directShownBandwidth)
 	}
