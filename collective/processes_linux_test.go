@@ -329,7 +329,7 @@ func TestConfigurationsThatDifferAreAnErrorThatShowsBoth(t *testing.T) {
 		require.NotNil(t, r.Error)
 		assert.Contains(t, r.Error.Text, "configurations differ")
 		assert.Contains(t, r.Error.Text, "8192")
-		assert.Contains(t, r.Error.Text, strconv.Itoa(4<<20))
+		assert.Contains(t, r.Error.Text, strconv.Itoa(2<<20))
 	}
 	c.succeed(c.all()...)
 }

@@ -1,5 +1,7 @@
 package reduce
 
+import "github.com/klauspost/cpuid/v2"
+
 // Stores past the caches. A result that is larger than the caches is not there any
 // more when somebody reads it; stored in the usual way each of its lines is first
 // read from memory, only to be overwritten, and pushes out something else.
@@ -13,10 +15,12 @@ package reduce
 // in the first-level cache and copying that past the caches takes a fifth to a
 // quarter longer than a loop that does both.
 
+// streamBytes is how large results must be, all together, to be stored past the caches:
+// half of the last one, which operands share with them. Two ranks' sums of 4 MiB, in
+// the same buffers again and again, took 300 us past a cache of 32 MiB and 110 us in it.
+var streamBytes = max(4<<20, cpuid.CPU.Cache.L3/2)
+
 const (
-	// streamBytes is how large results must be, all together, to be stored past the
-	// caches.
-	streamBytes = 4 << 20
 	// lineBytes is what caches keep and what goes past them as a whole.
 	lineBytes = 64
 	// turnBytes is what a streaming kernel stores a turn.
