@@ -24,9 +24,10 @@ var machine = group{Transport: "machine"}
 type role int
 
 const (
-	peer  role = iota // another library
-	ours              // gollective
-	limit             // what the machine allows
+	peer      role = iota // another library
+	ours                  // gollective
+	limit                 // what the machine allows
+	reference             // gollective, held to an algorithm and a protocol
 )
 
 // contender is a program, or a way to use one, that takes part.
@@ -37,6 +38,14 @@ type contender struct {
 	transports []string
 	// ping contenders have a time, but no bytes.
 	ping bool
+	// crowd contenders take part where ranks are four times the usual two; see
+	// options.crowd.
+	crowd bool
+	// only says where a contender takes part, among the transports; nil is everywhere.
+	only func(g group, bytes int) bool
+	// brief says where it is known to take seconds for what others do in microseconds;
+	// nil is nowhere.
+	brief func(g group, cores int) bool
 	// build makes the program, or says what is missing.
 	build func(w *workshop) (program, error)
 	// start says how the program is run. cleanup may be nil.
@@ -71,14 +80,18 @@ type launch struct {
 
 // contenders lists all of them, in the order of the tables' columns.
 var contenders = []contender{
-	{id: "openmpi", family: "openmpi", name: "Open MPI", transports: []string{overShm, overTCP}, build: buildOpenMPI, start: startOpenMPI},
-	{id: "mpich", family: "mpich", name: "MPICH", transports: []string{overShm, overTCP}, build: buildMPICH, start: startMPICH},
-	{id: "gloo-default", family: "gloo", name: "Gloo", transports: []string{overTCP}, build: buildGloo, start: gloo("default")},
-	{id: "gloo-sync", family: "gloo", name: "Gloo sync", transports: []string{overTCP}, build: buildGloo, start: gloo("sync")},
-	{id: "gloo-poll", family: "gloo", name: "Gloo busy-poll", transports: []string{overTCP}, build: buildGloo, start: gloo("poll")},
+	{id: "openmpi", family: "openmpi", name: "Open MPI", crowd: true, transports: []string{overShm, overTCP}, build: buildOpenMPI, start: startOpenMPI},
+	{id: "mpich", family: "mpich", name: "MPICH", brief: overTCPOrCrowded, transports: []string{overShm, overTCP}, build: buildMPICH, start: startMPICH},
+	{id: "gloo-default", family: "gloo", name: "Gloo", brief: crowded, transports: []string{overTCP}, build: buildGloo, start: gloo("default")},
+	{id: "gloo-sync", family: "gloo", name: "Gloo sync", brief: crowded, transports: []string{overTCP}, build: buildGloo, start: gloo("sync")},
+	{id: "gloo-poll", family: "gloo", name: "Gloo busy-poll", brief: crowded, transports: []string{overTCP}, build: buildGloo, start: gloo("poll")},
 	{id: "gollective-processes", family: "gollective", name: "gollective", role: ours, transports: []string{overShm, overTCP}, build: buildNothing, start: gollective(inSlices)},
 	{id: "gollective-memalloc", family: "gollective", name: "gollective MemAlloc", role: ours, transports: []string{overShm}, build: buildNothing, start: gollective(inMemAlloc)},
-	{id: "gollective-goroutines", family: "gollective", name: "gollective goroutines", role: ours, transports: []string{overShm}, build: buildNothing, start: gollective(inGoroutines)},
+	{id: "gollective-goroutines", family: "gollective", name: "gollective goroutines", role: ours, crowd: true, transports: []string{overShm}, build: buildNothing, start: gollective(inGoroutines)},
+	{id: "gollective-ring", family: "gollective", name: "ring", role: reference, only: twoRanksAt(1<<20, 4<<20, 16<<20), transports: []string{overShm}, build: buildNothing, start: gollective(inSlices, forced("ring", "simple")...)},
+	{id: "gollective-tree", family: "gollective", name: "tree", role: reference, only: twoRanksAt(1<<20, 4<<20, 16<<20), transports: []string{overShm}, build: buildNothing, start: gollective(inSlices, forced("tree", "simple")...)},
+	{id: "gollective-ring-ll128", family: "gollective", name: "ring LL128", role: reference, only: twoRanksAt(1 << 20), transports: []string{overShm}, build: buildNothing, start: gollective(inSlices, forced("ring", "ll128")...)},
+	{id: "gollective-ring-ll", family: "gollective", name: "ring LL", role: reference, only: twoRanksAt(1 << 20), transports: []string{overShm}, build: buildNothing, start: gollective(inSlices, forced("ring", "ll")...)},
 	{id: "ideal", family: "limits", name: "ideal", role: limit, transports: []string{overShm}, build: buildLimits, start: limitOfRanks("ideal")},
 	{id: "wire", family: "limits", name: "bare TCP", role: limit, transports: []string{overTCP}, build: buildLimits, start: limitOfRanks("wire")},
 	{id: "copy", family: "limits", name: "memcpy, one core", role: limit, transports: []string{machine.Transport}, build: buildLimits, start: limitOf("copy")},
@@ -87,6 +100,22 @@ var contenders = []contender{
 	{id: "ping", family: "limits", name: "flag, one way", role: limit, ping: true, transports: []string{machine.Transport}, build: buildLimits, start: limitOf("ping")},
 	{id: "wire-ping", family: "limits", name: "TCP, one way, polling", role: limit, ping: true, transports: []string{machine.Transport}, build: buildLimits, start: limitOf("wire-ping")},
 	{id: "wire-ping-asleep", family: "limits", name: "TCP, one way, sleeping", role: limit, ping: true, transports: []string{machine.Transport}, build: buildLimits, start: limitOf("wire-ping-asleep")},
+}
+
+// twoRanksAt is where the reference plans take part.
+func twoRanksAt(sizes ...int) func(group, int) bool {
+	return func(g group, bytes int) bool { return g.Ranks == 2 && slices.Contains(sizes, bytes) }
+}
+
+// crowded is where ranks outnumber processors: who waits there by polling, and does not
+// yield, keeps others from doing what it waits for.
+func crowded(g group, cores int) bool { return g.Ranks > cores }
+
+func overTCPOrCrowded(g group, cores int) bool { return g.Transport == overTCP || crowded(g, cores) }
+
+// forced is what holds gollective to an algorithm and a protocol.
+func forced(algorithm, protocol string) []string {
+	return []string{"GOLLECTIVE_ALGO=" + algorithm, "GOLLECTIVE_PROTO=" + protocol}
 }
 
 // ids are the values of -peers.
@@ -153,8 +182,9 @@ func gloo(how string) func(program, setting) (launch, func(), error) {
 	}
 }
 
-// gollective starts this program as ranks.
-func gollective(how string) func(program, setting) (launch, func(), error) {
+// gollective starts this program as ranks; processes have some more in their
+// environment.
+func gollective(how string, more ...string) func(program, setting) (launch, func(), error) {
 	return func(_ program, s setting) (launch, func(), error) {
 		self, err := os.Executable()
 		if err != nil {
@@ -169,10 +199,10 @@ func gollective(how string) func(program, setting) (launch, func(), error) {
 			return launch{}, nil, err
 		}
 		environ := func(rank int) []string {
-			return []string{
+			return append([]string{
 				fmt.Sprintf("GOLLECTIVE_RANK=%d", rank), fmt.Sprintf("GOLLECTIVE_SIZE=%d", s.Ranks),
 				"GOLLECTIVE_COMM_ID=" + id.String(), "GOLLECTIVE_TRANSPORT=" + s.Transport,
-			}
+			}, more...)
 		}
 		return launch{command, s.Ranks, environ}, func() { id.Close() }, nil
 	}

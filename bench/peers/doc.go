@@ -41,9 +41,28 @@
 // a contender is faster and takes more processor time than what it is compared with,
 // the table says so: it has bought speed with another core.
 //
+// # Goals
+//
+// The report begins with what gollective wants to be beside others (goals.go), and whether
+// it is. What bounds a goal that was missed is no measurement: it is written by hand in
+// the section under the table, and -md keeps that section of the file that it writes.
+//
+// Some goals need more than the usual settings. The reference plans, gollective held to
+// ring or tree and to one protocol, take part in 2 ranks over shared memory, at the sizes of
+// their goals. 8 ranks over shared memory are measured at 4 bytes alone, for Open MPI and
+// goroutines.
+//
+// # Time
+//
+// A run says at its start how long it may take. Who is not ready long after its time is
+// ended, and what it has told by then counts. MPICH over TCP, and MPICH and Gloo where
+// ranks outnumber processors, may take seconds for what others do in microseconds:
+// whoever polls there keeps others from doing what it polls for. They have 5 s more
+// than their time, and if that is not enough, they have it once.
+//
 // # Reading order
 //
 // main.go, options.go, contenders.go (who and how), build.go, run.go (the rounds),
 // rank.go and measure.go (gollective's side), results.go (what programs print),
-// statistics.go, report.go, markdown.go.
+// statistics.go, report.go, markdown.go, goals.go.
 package main

@@ -21,6 +21,7 @@ type document struct {
 // markdown is the report for readers.
 func (r *report) markdown() string {
 	body := document{report: r}
+	body.goals()
 	for _, kind := range r.kinds() {
 		body.glance(kind)
 	}
@@ -107,7 +108,7 @@ func (d *document) head() {
 		d.line("- %s failed, %s: %s", n.Contender, groupText(*n.Group), strings.ReplaceAll(n.Text, "\n", "; "))
 	}
 	for _, n := range d.Unfinished {
-		d.line("- %s was %s (%s); what it had measured by then is shown, and counts.", n.Contender, n.Text, groupText(*n.Group))
+		d.line("- %s was %s (%s); what it had measured by then is shown, and counts; it was not asked again.", n.Contender, n.Text, groupText(*n.Group))
 	}
 	if len(d.Missing)+len(d.Failures)+len(d.Unfinished) > 0 {
 		d.line("")
@@ -156,10 +157,8 @@ func (d *document) ratios(g group, kind string, us *contender, name string, them
 			continue
 		}
 		cell := d.cell(s.figure, s)
-		if len(them) == 1 && s.figure < 1 {
-			if cost, ok := ratio(d.Statistic, d.cpu(g, us.id, j), d.cpu(g, them[0].id, j)); ok && cost.figure > 1 {
-				cell += "†"
-			}
+		if s.figure < 1 && d.bought(g, us, them, j) {
+			cell += "†"
 		}
 		cells = append(cells, cell)
 	}
@@ -203,6 +202,14 @@ func digits(x float64) string {
 func (d *document) group(g group) {
 	d.line("## %s\n", title(groupText(g)))
 	all := d.in(g, peer, ours, limit)
+	d.tables(g, all)
+	if forced := d.in(g, reference); len(forced) > 0 {
+		d.line("The same by gollective's processes, held to an algorithm and a protocol (Simple unless it says another):\n")
+		d.tables(g, forced)
+	}
+}
+
+func (d *document) tables(g group, all []*contender) {
 	for _, kind := range d.kinds() {
 		d.timeTable(g, kind, all)
 	}
@@ -214,6 +221,13 @@ func (d *document) group(g group) {
 	}
 }
 
+// measured are the sizes for which somebody has a figure.
+func (d *document) measured(g group, kind string, all []*contender) []int {
+	return slices.DeleteFunc(slices.Clone(d.Sizes), func(bytes int) bool {
+		return !slices.ContainsFunc(all, func(c *contender) bool { return len(positive(d.times(g, c.id, d.job(g, kind, bytes)))) > 0 })
+	})
+}
+
 func namesOf(all []*contender) []string {
 	var names []string
 	for _, c := range all {
@@ -223,9 +237,13 @@ func namesOf(all []*contender) []string {
 }
 
 func (d *document) timeTable(g group, kind string, all []*contender) {
+	sizes := d.measured(g, kind, all)
+	if len(sizes) == 0 {
+		return
+	}
 	d.line("Time per operation in µs, %s buffers:\n", kind)
 	d.header(0, append([]string{"bytes"}, namesOf(all)...)...)
-	for _, bytes := range d.Sizes {
+	for _, bytes := range sizes {
 		cells := []string{formatSize(bytes)}
 		for _, c := range all {
 			cells = append(cells, d.time(g, c, d.job(g, kind, bytes), func(t float64) float64 { return 1e6 * t }))
@@ -257,7 +275,7 @@ func (d *document) variants(g group, kind string, c *contender) string {
 // bandwidthTable shows bus bandwidth: nccl-tests' definition, 2(n-1)/n times the bytes
 // over the time.
 func (d *document) bandwidthTable(g group, kind string, all []*contender) {
-	large := slices.DeleteFunc(slices.Clone(d.Sizes), func(bytes int) bool { return bytes < largeBytes })
+	large := slices.DeleteFunc(d.measured(g, kind, all), func(bytes int) bool { return bytes < largeBytes })
 	if len(large) == 0 {
 		return
 	}
@@ -276,9 +294,13 @@ func (d *document) bandwidthTable(g group, kind string, all []*contender) {
 
 // cpuTable shows processor time, and how many cores it kept busy.
 func (d *document) cpuTable(g group, kind string, all []*contender) {
+	sizes := d.measured(g, kind, all)
+	if len(sizes) == 0 {
+		return
+	}
 	d.line("Processor time of all ranks per operation in µs, and the cores that it kept busy, %s buffers:\n", kind)
 	d.header(0, append([]string{"bytes"}, namesOf(all)...)...)
-	for _, bytes := range d.Sizes {
+	for _, bytes := range sizes {
 		cells := []string{formatSize(bytes)}
 		for _, c := range all {
 			j := d.job(g, kind, bytes)
@@ -360,7 +382,7 @@ func (d *document) commands() {
 	d.line("## How each was run\n")
 	d.header(4, "setting", "contender", "is", "command")
 	for _, g := range d.Groups {
-		for _, c := range d.in(g, peer, ours, limit) {
+		for _, c := range d.in(g, peer, ours, limit, reference) {
 			i := slices.IndexFunc(d.Taking, func(t taking) bool { return t.group == g && t.Contender == c.id })
 			if i < 0 {
 				continue
@@ -369,7 +391,7 @@ func (d *document) commands() {
 			if about == "" {
 				about = abouts[c.role]
 			}
-			d.row(groupText(g), c.name, about, "`"+d.Taking[i].Command+"`")
+			d.row(groupText(g), c.fullName(), about, "`"+d.Taking[i].Command+"`")
 		}
 	}
 	d.line("")
@@ -377,7 +399,7 @@ func (d *document) commands() {
 }
 
 // abouts is what contenders are that do not say so themselves.
-var abouts = map[role]string{peer: "-", ours: "this repository", limit: "[limits.c](../bench/peers/c/limits.c)"}
+var abouts = map[role]string{peer: "-", ours: "this repository", reference: "this repository", limit: "[limits.c](../bench/peers/c/limits.c)"}
 
 // legend explains the columns.
 const legend = `Gloo's sync and busy-poll modes exist only for its older classes, which work in place:

@@ -19,6 +19,7 @@ type options struct {
 	peers      []string // contender ids or families
 	transports []string
 	ranks      []int
+	crowd      group // a setting for the smallest size alone; zero if there is none
 	sizes      []int // bytes per rank
 	buffers    []string
 	rounds     int
@@ -66,11 +67,11 @@ func parseOptions(args []string, errs io.Writer) (options, error) {
 	}
 	peers := flags.String("peers", "all", "who takes part: "+strings.Join(ids(), ", "))
 	transports := flags.String("transports", "shm,tcp", "shared memory, loopback TCP")
-	ranks := flags.String("ranks", "2,4", "numbers of ranks")
+	ranks := flags.String("ranks", "2,4", "numbers of ranks; 8 for the smallest size, too, unless numbers are given")
 	sizes := flags.String("sizes", "", "bytes per rank, with K, M and G (default "+formatSizes(defaultSizes)+")")
 	buffers := flags.String("buffers", "fixed,rotating", "one pair of buffers, many in turn")
 	rounds := flags.Int("rounds", 5, "how often contenders take turns")
-	seconds := flags.Float64("seconds", 0.2, "time for a size in a round, over both kinds of buffers")
+	seconds := flags.Float64("seconds", 0.16, "time for a size in a round, over both kinds of buffers")
 	cores := flags.String("cores", "", "the processors to use, as in 0-3,8 (default all that this process may use)")
 	pool := flags.String("pool", "", "bytes that rotating buffers take, over all ranks (default twice the last-level cache)")
 	flags.StringVar(&o.statistic, "statistic", ofMedian, "a figure: median, over batches and rounds, or, where others use the machine, least")
@@ -81,7 +82,9 @@ func parseOptions(args []string, errs io.Writer) (options, error) {
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
+	given := make(map[string]bool)
 	flags.Visit(func(f *flag.Flag) {
+		given[f.Name] = true
 		switch f.Name {
 		case "quick":
 			o.args = append(o.args, "-quick")
@@ -91,9 +94,10 @@ func parseOptions(args []string, errs io.Writer) (options, error) {
 		}
 	})
 	o.rounds, o.seconds = *rounds, *seconds
+	if !given["ranks"] && strings.Contains(*transports, overShm) {
+		o.crowd = group{overShm, 8}
+	}
 	if *quick {
-		given := make(map[string]bool)
-		flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
 		if !given["rounds"] {
 			o.rounds = 2
 		}
@@ -281,6 +285,19 @@ func (o *options) jobs(ranks int) []job {
 		}
 	}
 	return all
+}
+
+// crowdBytes is the size that is measured in the setting options.crowd.
+const crowdBytes = 4
+
+// jobsOf is what a contender has to do in a group.
+func (o *options) jobsOf(c *contender, g group) []job {
+	if c.ping {
+		return []job{{4, 1}}
+	}
+	return slices.DeleteFunc(o.jobs(max(1, g.Ranks)), func(j job) bool {
+		return c.only != nil && !c.only(g, j.bytes) || g == o.crowd && (!c.crowd || j.bytes != crowdBytes)
+	})
 }
 
 // jobSeconds is the time of one job.

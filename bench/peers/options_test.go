@@ -19,7 +19,7 @@ func TestDefaultsAndQuick(t *testing.T) {
 	require.Equal(t, []string{overShm, overTCP}, o.transports)
 	require.Equal(t, defaultSizes, o.sizes)
 	require.Equal(t, 5, o.rounds)
-	require.Equal(t, 0.1, o.jobSeconds(), "the time of a size is that of both kinds of buffers")
+	require.Equal(t, 0.08, o.jobSeconds(), "the time of a size is that of both kinds of buffers")
 	require.Equal(t, affinity.Own().List(), o.cores)
 
 	o, err = parseOptions([]string{"-quick", "-rounds", "7"}, io.Discard)

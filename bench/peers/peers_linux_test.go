@@ -52,8 +52,10 @@ func TestGollectiveBesideTheInstalledPeers(t *testing.T) {
 	for _, g := range r.Groups {
 		everything(t, r, g, "gollective-processes")
 		for _, c := range r.in(g, peer) {
-			everything(t, r, g, c.id)
 			took++
+			if !slices.ContainsFunc(r.Unfinished, func(n note) bool { return n.Contender == c.name && *n.Group == g }) {
+				everything(t, r, g, c.id)
+			}
 		}
 	}
 	for _, n := range r.Missing {
@@ -258,4 +260,30 @@ func TestPinnedRanksRunWhereTheyShould(t *testing.T) {
 	c.Stdout, c.Stderr = &out, t.Output()
 	require.NoError(t, c.Run())
 	require.Contains(t, out.String(), "result bytes=4 buffers=1")
+}
+
+func TestReferencePlansAreForced(t *testing.T) {
+	r, err := run(context.Background(), tiny(t, "-ranks", "2", "-transports", "shm", "-sizes", "1M", "-peers", "gollective-ring,gollective-tree,gollective-ring-ll128,gollective-ring-ll", "-rounds", "1"), t.Output())
+	require.NoError(t, err)
+	require.Empty(t, r.Failures)
+	g := group{overShm, 2}
+	require.Len(t, r.in(g, reference), 4)
+	for _, c := range r.in(g, reference) {
+		everything(t, r, g, c.id)
+	}
+	text := r.markdown()
+	require.Contains(t, text, "GOLLECTIVE_ALGO=ring GOLLECTIVE_PROTO=ll128 ")
+	require.Contains(t, text, "GOLLECTIVE_ALGO=tree GOLLECTIVE_PROTO=simple ")
+}
+
+// Who is known to be slow somewhere has little more than its time there.
+func TestBriefContendersHaveLessTime(t *testing.T) {
+	s := setting{group: group{overTCP, 2}, seconds: 0.1, cores: []int{0, 1}, jobs: make([]job, 10)}
+	mpich, openmpi, gloo := contenderOf("mpich"), contenderOf("openmpi"), contenderOf("gloo-poll")
+	require.Equal(t, 6*time.Second, s.patience(mpich, basePatience))
+	require.Equal(t, 40*time.Second, s.patience(openmpi, basePatience))
+	require.Equal(t, 40*time.Second, s.patience(gloo, basePatience))
+	s.Ranks = 4
+	require.Equal(t, 6*time.Second, s.patience(gloo, basePatience))
+	require.Equal(t, 40*time.Second, s.patience(openmpi, basePatience))
 }

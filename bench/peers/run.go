@@ -47,6 +47,8 @@ func run(ctx context.Context, o options, errs io.Writer) (*report, error) {
 	for _, missing := range m.Missing {
 		fmt.Fprintf(errs, "peers: %s is left out: %s\n", missing.Contender, missing.Text)
 	}
+	fmt.Fprintf(errs, "peers: %d measurements in %d rounds, about %s where nobody else uses the machine\n",
+		m.steps(m.groups)*o.rounds, o.rounds, max(m.expected(), 10*time.Second).Round(10*time.Second))
 	m.bar = newBar(errs, m.steps(m.groups)*o.rounds)
 	busy := newBusy()
 	for round := range o.rounds {
@@ -74,12 +76,15 @@ func (m *matches) enter() {
 		for _, ranks := range o.ranks {
 			groups = append(groups, group{transport, ranks})
 		}
+		if transport == o.crowd.Transport {
+			groups = append(groups, o.crowd)
+		}
 	}
 	missing := make(map[string]error)
 	for _, g := range groups {
 		for i := range contenders {
 			c := &contenders[i]
-			if !o.selects(c) || !slices.Contains(c.transports, g.Transport) {
+			if !o.selects(c) || !slices.Contains(c.transports, g.Transport) || len(o.jobsOf(c, g)) == 0 {
 				continue
 			}
 			if _, err := m.shop.build(c); err != nil {
@@ -106,37 +111,64 @@ func (m *matches) reasons() string {
 	return strings.Join(all, "; ")
 }
 
-// jobsOf is what a contender has to do in a group.
-func (m *matches) jobsOf(c *contender, g group) []job {
-	if c.ping {
-		return []job{{4, 1}}
-	}
-	return m.options.jobs(max(1, g.Ranks))
-}
-
 // steps counts the jobs of a round in some groups.
 func (m *matches) steps(groups []group) int {
 	n := 0
 	for _, g := range groups {
 		for _, c := range m.entrants[g] {
-			n += len(m.jobsOf(c, g))
+			n += len(m.options.jobsOf(c, g))
 		}
 	}
 	return n
 }
 
+// expected is about how long all rounds take on a machine that nobody else uses.
+func (m *matches) expected() time.Duration {
+	seconds := 0.0
+	for _, g := range m.groups {
+		for _, c := range m.entrants[g] {
+			jobs, rounds := m.options.jobsOf(c, g), float64(m.options.rounds)
+			if c.brief != nil && c.brief(g, len(m.options.cores)) {
+				rounds = 1
+				seconds += briefPatience.Seconds()
+			}
+			seconds += rounds * startSeconds
+			for _, j := range jobs {
+				// Some operations are made even where they take longer than their time.
+				memory := float64(j.bytes) * float64(j.buffers) * float64(max(1, g.Ranks))
+				seconds += rounds * (1.1*m.options.jobSeconds() + memory*byteSeconds + float64(j.bytes)*float64(max(1, g.Ranks))*leastSeconds)
+			}
+		}
+	}
+	return time.Duration(seconds * float64(time.Second))
+}
+
+// What a contender takes to start and to end; to fill, poison and check a byte of a rank's
+// buffers; and, roughly, for the least number of operations, per byte of an operation.
+const (
+	startSeconds = 0.3
+	byteSeconds  = 0.5e-9
+	leastSeconds = 2e-9
+)
+
 // errSlow is wrapped where a contender's time was over before its jobs were.
 var errSlow = errors.New("too slow")
 
 // basePatience is for what contenders do before and after their jobs, on a machine that
-// others use, too.
-const basePatience = 30 * time.Second
+// others use, too; briefPatience is for those that would take minutes.
+const (
+	basePatience  = 30 * time.Second
+	briefPatience = 5 * time.Second
+)
 
 // patience is how long a contender may take for its jobs. They may take longer than
-// their time: where ranks outnumber processors and a library waits by polling, one
-// operation takes several time slices.
-func (s setting) patience(base time.Duration) time.Duration {
-	return base + time.Duration(10*float64(len(s.jobs))*s.seconds*float64(time.Second))
+// their time: the smallest number of operations that tells something may.
+func (s setting) patience(c *contender, base time.Duration) time.Duration {
+	jobs := time.Duration(float64(len(s.jobs)) * s.seconds * float64(time.Second))
+	if c.brief != nil && c.brief(s.group, len(s.cores)) {
+		return min(base, briefPatience) + jobs
+	}
+	return base + 10*jobs
 }
 
 // round lets the contenders of a group run, one after the other. Who fails twice, or takes
@@ -176,7 +208,7 @@ func (m *matches) contest(c *contender, g group) ([]result, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(scratch)
-	s := setting{g, m.options.jobSeconds(), m.options.cores, m.jobsOf(c, g), scratch}
+	s := setting{g, m.options.jobSeconds(), m.options.cores, m.options.jobsOf(c, g), scratch}
 	l, cleanup, err := c.start(p, s)
 	if err != nil {
 		return nil, err
@@ -184,14 +216,15 @@ func (m *matches) contest(c *contender, g group) ([]result, error) {
 	if cleanup != nil {
 		defer cleanup()
 	}
-	ctx, cancel := context.WithTimeout(m.ctx, s.patience(m.patience))
+	patience := s.patience(c, m.patience)
+	ctx, cancel := context.WithTimeout(m.ctx, patience)
 	defer cancel()
 	heard := &listener{heard: m.bar.add}
 	failure := m.launch(ctx, l, s.jobs, heard)
 	m.take(taking{group: g, Contender: c.id, About: heard.about, Command: l.text(s.scratch)})
 	results, err := heard.told(s.jobs)
 	if ctx.Err() != nil && err != nil {
-		return results, fmt.Errorf("%w: %d of %d jobs in %v", errSlow, len(results), len(s.jobs), s.patience(m.patience))
+		return results, fmt.Errorf("%w: %d of %d jobs in %v", errSlow, len(results), len(s.jobs), patience.Round(100*time.Millisecond))
 	}
 	if failure != nil {
 		err = failure
