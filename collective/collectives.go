@@ -20,8 +20,12 @@ import (
 // Shape: len(send) == len(recv), equal on all ranks; both may be one slice.
 // Cost for S bytes: a ring moves 2·S·(n-1)/n bytes per rank in 2·(n-1) steps, a
 // tree about 2·S in steps that grow with the logarithm of the number of nodes.
-// The order of a float sum depends on algorithm, protocol, channels and sizes of
-// the FIFOs, not on timing.
+// Ranks that share memory need one step for few bytes, each reading n·S, and two for
+// many, each combining S/n of all inputs; between processes that takes buffers of
+// MemAlloc on all ranks.
+// The order of a float sum depends on algorithm, protocol, channels, sizes of the
+// FIFOs and, between processes, on whether all buffers are MemAlloc's, not on timing;
+// Config.Reproducible makes it that of the ranks.
 //
 // NCCL: ncclAllReduce; runRing and runTreeSplit in src/device/all_reduce.h.
 func AllReduce[T Number](ctx context.Context, c *Comm, send, recv []T, op Op) error {

@@ -27,9 +27,9 @@ import (
 type Config struct {
 	// Algorithm and Protocol force a choice where the collective has it.
 	// Default: chosen per call by a cost model.
-	// Variables: GOLLECTIVE_ALGO (auto, ring, tree, oneshot), GOLLECTIVE_PROTO
-	// (auto, simple, ll, ll128), and for both NCCL's lists, such as ring,tree or
-	// ring;allreduce:^ring (plan.Allowed.ParseAlgorithms).
+	// Variables: GOLLECTIVE_ALGO (auto, ring, tree, oneshot, twoshot),
+	// GOLLECTIVE_PROTO (auto, simple, ll, ll128, direct), and for both NCCL's lists,
+	// such as ring,tree or ring;allreduce:^ring (plan.Allowed.ParseAlgorithms).
 	Algorithm plan.Algorithm
 	Protocol  plan.Protocol
 
@@ -37,9 +37,10 @@ type Config struct {
 	// ranks, so that AllReduce, Reduce and ReduceScatter have the bits of a loop
 	// over ranks whatever the size, the transport, the protocol, the channels and
 	// the timing. (Types of 16 and 8 bits are rounded once, behind the last
-	// rank.) It needs the algorithm oneshot, which is slow where there are many
-	// ranks or bytes; what excludes that is an error, ErrUnsupported. Everything
-	// else is reproducible anyway. Variable: GOLLECTIVE_REPRODUCIBLE (0, 1).
+	// rank.) It needs the algorithm twoshot, where all ranks are goroutines of one
+	// process, or oneshot, which is slow where there are many ranks or bytes; what
+	// excludes these is an error, ErrUnsupported. Everything else is reproducible
+	// anyway. Variable: GOLLECTIVE_REPRODUCIBLE (0, 1).
 	Reproducible bool
 
 	// TunerFile is a file of rules in the format of NCCL's tuner plugin, such as

@@ -22,6 +22,7 @@
 // [Comm.Shrink] makes one of the survivors.
 //
 // Inside, a call is cut into parts, one per channel, which blocks move in loops of
-// chunks along a ring or a tree; see docs/architecture.md for the words and the
-// way, and package plan to look at schedules.
+// chunks along a ring or a tree, or, where ranks share memory, combine in place: each
+// reads what the others have. See docs/architecture.md for the words and the way, and
+// package plan to look at schedules.
 package collective

@@ -1,5 +1,6 @@
 // Package proto holds the three protocols in which a chunk travels through a
-// FIFO of transport, and the primitives that schedules are made of.
+// FIFO of transport, and the primitives that schedules are made of; and Direct, the
+// protocol of ranks that look at each other's memory and need no FIFO.
 //
 //	          slot                       wire/payload  what orders data before flag     good for
 //	Simple    plain bytes                1             tail counter, once per slice     bandwidth
@@ -16,7 +17,7 @@
 // something to wait for.
 //
 // Reading order: primitives.go (the verbs), simple.go, lines.go (what LL and
-// LL128 share), ll.go, ll128.go; claim.go for why readers write.
+// LL128 share), ll.go, ll128.go; claim.go for why readers write; direct.go.
 //
 // NCCL: src/device/primitives.h, prims_simple.h, prims_ll.h, prims_ll128.h.
 package proto

@@ -136,7 +136,7 @@ func (m *matches) expected() time.Duration {
 			for _, j := range jobs {
 				// Some operations are made even where they take longer than their time.
 				memory := float64(j.bytes) * float64(j.buffers) * float64(max(1, g.Ranks))
-				seconds += rounds * (1.1*m.options.jobSeconds() + memory*byteSeconds + float64(j.bytes)*float64(max(1, g.Ranks))*leastSeconds)
+				seconds += rounds * (1.4*m.options.jobSeconds() + memory*byteSeconds + float64(j.bytes)*float64(max(1, g.Ranks))*leastSeconds)
 			}
 		}
 	}
