@@ -80,8 +80,8 @@ func (p *process) memoryName(rank, k int) string {
 	return fmt.Sprintf("%s/memory/%d/%d", p.name, rank, k)
 }
 
-// mapMemory maps the k-th segment that rank, of another process, has allocated.
-func (p *process) mapMemory(ctx context.Context, rank, k int) ([]byte, error) {
+// mapMemory maps a segment that rank, of another process, has allocated.
+func (p *process) mapMemory(ctx context.Context, rank int, name string) ([]byte, error) {
 	d := &p.job.processes[p.ranks[rank]]
-	return p.job.depot.Fetch(ctx, d.Depot, d.Mark, p.memoryName(rank, k))
+	return p.job.depot.Fetch(ctx, d.Depot, d.Mark, name)
 }

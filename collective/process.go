@@ -39,6 +39,7 @@ type process struct {
 	remote *tcp.Transport // nil if all ranks are near
 
 	registered []regions       // by rank, of those that live here
+	views      views           // of segments of other processes
 	ctx        context.Context // ends with the communicator
 	cancel     context.CancelFunc
 

@@ -186,7 +186,7 @@ func TestAllocatedMemoryIsSeenByPeers(t *testing.T) {
 	mine, err := owner.MemAlloc(3 << 20)
 	require.NoError(t, err)
 	copy(mine[5:], "hello")
-	theirs, err := peer.world.process.mapMemory(context.Background(), 0, 0)
+	theirs, err := peer.world.process.mapMemory(context.Background(), 0, peer.world.process.memoryName(0, 0))
 	require.NoError(t, err)
 	require.Equal(t, "hello", string(theirs[5:10]))
 	require.Len(t, theirs, len(mine))

@@ -101,6 +101,16 @@ func randomConfig(r *rand.Rand) collective.Config {
 	return c
 }
 
+func overSockets(a plan.Algorithm, p plan.Protocol) (plan.Algorithm, plan.Protocol) {
+	if a == plan.TwoShot {
+		a = plan.AutoAlgorithm
+	}
+	if p == plan.Direct {
+		p = plan.AutoProtocol
+	}
+	return a, p
+}
+
 // operation is a call as all ranks know it.
 type operation struct {
 	seed  uint64

@@ -3,6 +3,7 @@ package collective
 import (
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/gollective/gollective/collective/plan"
@@ -101,14 +102,49 @@ func (p *process) Segment(rank int, segment uint64) ([]byte, error) {
 		}
 		return nil, fmt.Errorf("rank %d has freed segment %d", rank, segment)
 	}
-	return p.mapMemory(p.ctx, rank, int(segment-1))
+	name := p.memoryName(rank, int(segment-1))
+	p.views.take(name)
+	memory, err := p.mapMemory(p.ctx, rank, name)
+	if err != nil {
+		p.views.give(name, p.unmap)
+	}
+	return memory, err
 }
 
-// Forget implements transport.Seer. Other ranks of this process may have mapped the
-// segment, too: then it stays until the communicator closes.
+// Forget implements transport.Seer.
 func (p *process) Forget(rank int, segment uint64) {
-	if p.ranks[rank] != p.job.self && len(p.ranksIn(p.job.self)) == 1 {
-		name := p.memoryName(rank, int(segment-1))
-		p.job.depot.Drop(func(other string) bool { return other == name })
+	if p.ranks[rank] != p.job.self {
+		p.views.give(p.memoryName(rank, int(segment-1)), p.unmap)
+	}
+}
+
+func (p *process) unmap(name string) {
+	p.job.depot.Drop(func(other string) bool { return other == name })
+}
+
+// views counts who looks at segments of other processes: channels of ranks of this one,
+// all through the same mapping.
+type views struct {
+	mu    sync.Mutex
+	count map[string]int
+}
+
+// take is to be called before the segment is mapped, so that it is not unmapped between.
+func (v *views) take(name string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.count == nil {
+		v.count = make(map[string]int)
+	}
+	v.count[name]++
+}
+
+// give takes back a take, and calls unmap when it was the last.
+func (v *views) give(name string, unmap func(name string)) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.count[name]--; v.count[name] <= 0 {
+		delete(v.count, name)
+		unmap(name)
 	}
 }

@@ -29,16 +29,6 @@ func (s setting) overSockets() setting {
 	return s
 }
 
-func overSockets(a plan.Algorithm, p plan.Protocol) (plan.Algorithm, plan.Protocol) {
-	if a == plan.TwoShot {
-		a = plan.AutoAlgorithm
-	}
-	if p == plan.Direct {
-		p = plan.AutoProtocol
-	}
-	return a, p
-}
-
 // drawSetting draws a setting with the given way of waiting and protocol, whose ranks
 // are connected by sockets.
 func drawSetting(rng *rand.Rand, wait int, protocol plan.Protocol, proxy string) setting {

@@ -1,7 +1,6 @@
 package proto
 
 import (
-	"math"
 	"sync/atomic"
 
 	"github.com/gollective/gollective/internal/spin"
@@ -25,7 +24,13 @@ type Direct struct {
 	op    Operation
 
 	post uint64   // number of the operation in progress
+	lend uint64   // number of the lending one among them, which phases are of
 	seen []uint64 // by rank: the latest post known to be there
+
+	// neighbours says that other ranks are goroutines of this process. Only these have
+	// to be waited for before memory can be given back: a rank of another process has
+	// its own view of it, and may be stopped.
+	neighbours bool
 
 	// silent is set while nobody has been rung for the post in progress, and fence is
 	// what is swapped to have a fence in between.
@@ -40,17 +45,30 @@ type Direct struct {
 	_ [64]byte // whole lines: another rank's may lie next to it
 }
 
-// Phases of operation s are s<<phaseShift and one of these, growing.
+// Phases of the k-th lending operation are k<<phaseShift and one of these, growing. They
+// have 63 bits, in which the count goes round: ranks are never far apart, for every such
+// operation ends with done.
 const (
-	phaseShift = 32
+	phaseShift = 24
 	scaled     = 1
-	working    = 2 // on memory that others may write, or want back
-	firstRound = 3
+	working    = 2 // on others' memory, until done
+	firstRound = 3 // of less than 1<<phaseShift: 2 TiB at 128 KiB each
 	done       = 1<<phaseShift - 1
 
-	// withdrawn is no phase that anybody waits for.
-	withdrawn = math.MaxUint64
+	withdrawn = 1 << 63 // the communicator has failed for the rank; there is no way back
 )
+
+// reached reports whether a rank in a phase has got as far as want, and has not
+// withdrawn.
+func reached(phase, want uint64) bool {
+	return phase&withdrawn == 0 && int64((phase-want)<<1) >= 0
+}
+
+// atWork reports whether a rank in a phase may be looking at others' memory.
+func atWork(phase uint64) bool {
+	p := phase & done
+	return phase&withdrawn == 0 && p >= working && p < done
+}
 
 // NewDirect returns the protocol of rank over the desks of all ranks.
 func NewDirect(rank int, desks []*transport.Desk) *Direct {
@@ -63,6 +81,9 @@ func NewDirect(rank int, desks []*transport.Desk) *Direct {
 		Sources: make([][]byte, n, whole), Destinations: make([][]byte, n, whole),
 	}
 	d.awaited.own = d.own
+	for r, desk := range desks {
+		d.neighbours = d.neighbours || r != rank && desk.Here()
+	}
 	return d
 }
 
@@ -128,6 +149,22 @@ func (d *Direct) Show(payload []byte) error {
 	if err := d.free(); err != nil {
 		return err
 	}
+	d.show(payload)
+	return nil
+}
+
+// ShowAtOnce is Show if that needs no waiting, and reports whether it was done.
+func (d *Direct) ShowAtOnce(payload []byte) bool {
+	for rank, seen := range d.seen {
+		if seen+1 < d.post && rank != d.rank {
+			return false
+		}
+	}
+	d.show(payload)
+	return true
+}
+
+func (d *Direct) show(payload []byte) {
 	place := d.own.Payload(d.post, len(payload))
 	if k := d.op.Kernel; k != nil && k.HasPre() {
 		k.Pre(place, payload)
@@ -136,14 +173,15 @@ func (d *Direct) Show(payload []byte) error {
 	}
 	publishWord(d.own.Label(d.post, d.op.Header), d.post)
 	d.silent = true
-	return nil
 }
 
 // Lend posts where buffers are. loan serves ranks of this process, words the others.
+// Without an error, Done or Withdraw is due.
 func (d *Direct) Lend(loan transport.Loan, words [transport.PostWords]uint64) error {
 	if err := d.free(); err != nil {
 		return err
 	}
+	d.lend++
 	*d.own.Lent(d.post) = loan
 	*d.own.Words(d.post) = words
 	d.own.Post(d.post, d.op.Header)
@@ -191,7 +229,7 @@ func (d *Direct) Words(rank int) [transport.PostWords]uint64 { return *d.desks[r
 func (d *Direct) Lent(rank int) transport.Loan               { return *d.desks[rank].Lent(d.post) }
 
 // phase is a phase of this operation among those of all.
-func (d *Direct) phase(p uint64) uint64 { return d.post<<phaseShift | p }
+func (d *Direct) phase(p uint64) uint64 { return (d.lend<<phaseShift | p) &^ withdrawn }
 
 // move tells the next phase.
 func (d *Direct) move(phase uint64) {
@@ -206,10 +244,13 @@ func (d *Direct) Scaled() error {
 }
 
 // Work tells that this rank begins to use what others have lent. If it finds the
-// communicator failed after that, it must not: its peers wait for Done, or for
-// Withdraw, only as long as they have not seen the failure. It is the other half of
-// Withdraw.
-func (d *Direct) Work() { d.own.Move(d.phase(working)) }
+// communicator failed after that, it must not: who withdraws memory waits for those at
+// work only. It is the other half of Withdraw.
+func (d *Direct) Work() {
+	if d.neighbours {
+		d.own.Move(d.phase(working))
+	}
+}
 
 // Combined tells that round k of this rank's share is in its output.
 func (d *Direct) Combined(k int) { d.move(uint64(firstRound + k)) }
@@ -230,20 +271,20 @@ func (d *Direct) AwaitDone() error { return d.all(done) }
 func (d *Direct) AwaitDoneOf(rank int) error { return d.await(rank, d.phase(done)) }
 
 // Valid waits for nothing unless the rank has withdrawn: then for the failure.
-func (d *Direct) Valid(rank int) error { return d.await(rank, 0) }
+func (d *Direct) Valid(rank int) error { return d.await(rank, 0) } // no phase is 0
 
 // Return ends what Lend began, after AwaitDone.
 func (d *Direct) Return() { *d.own.Lent(d.post) = transport.Loan{} }
 
 // Withdraw ends it after a failure, which the communicator has been told: what ranks
 // of this process do with this rank's memory at this moment is waited for, and nobody
-// begins anything with it. Ranks of other processes only read it, and find out that
-// it was withdrawn.
+// begins anything with it. Whoever of them waits for somebody in between finds the
+// failure. Ranks of other processes only read it, and find out that it was withdrawn.
 func (d *Direct) Withdraw() {
 	d.own.Move(withdrawn)
 	d.ring()
 	for rank, desk := range d.desks {
-		if rank != d.rank {
+		if rank != d.rank && desk.Here() {
 			d.op.Waiter.Outlast(idle{desk})
 		}
 	}
@@ -274,7 +315,7 @@ func (d *Direct) await(rank int, phase uint64) error {
 type awaited struct {
 	own, desk   *transport.Desk
 	peer        int
-	post, phase uint64 // one of them
+	post, phase uint64 // one of them; both 0: that the peer has not withdrawn
 }
 
 var _ spin.Named = (*awaited)(nil)
@@ -284,7 +325,10 @@ func (a *awaited) Ready() bool {
 		return a.desk.Posted(a.post)
 	}
 	phase := a.desk.Phase()
-	return phase >= a.phase && phase != withdrawn
+	if a.phase == 0 {
+		return phase&withdrawn == 0
+	}
+	return reached(phase, a.phase)
 }
 
 func (a *awaited) Peer() int          { return a.peer }
@@ -295,4 +339,4 @@ func (a *awaited) What() string       { return "post" }
 // idle is the condition that a rank is not at work on others' memory.
 type idle struct{ desk *transport.Desk }
 
-func (i idle) Ready() bool { return i.desk.Phase()&done != working }
+func (i idle) Ready() bool { return !atWork(i.desk.Phase()) }

@@ -25,6 +25,8 @@ type Desk struct {
 
 	// waiter is rung by everybody who posts or moves on: the owner may wait for it.
 	waiter spin.Bell
+
+	here bool
 }
 
 // Loan is a caller's memory that other ranks may use until its call ends.
@@ -103,9 +105,10 @@ type Seer interface {
 	Refer(rank int, b []byte) Reference
 	// Freed is how many segments of a rank can't be referred to any more.
 	Freed(rank int) uint64
-	// Segment maps a segment of a rank, which may take a while.
+	// Segment maps a segment of a rank, which may take a while. It may be called several
+	// times, by different goroutines.
 	Segment(rank int, segment uint64) ([]byte, error)
-	// Forget unmaps what Segment returned, for a rank that has freed it.
+	// Forget takes back one call of Segment. With the last one the memory is unmapped.
 	Forget(rank int, segment uint64)
 }
 
@@ -126,16 +129,22 @@ const (
 func NewDesk(slot int) (*Desk, error) {
 	memory := allocate(DeskBytes(slot))
 	MarkDesk(memory, slot)
-	return deskOver(memory, slot)
-}
-
-// ShareDesk returns the desk in memory that several processes map, and that MarkDesk
-// has marked; beds are those of its owner's process.
-func ShareDesk(memory []byte, slot int, beds []spin.Bed) (*Desk, error) {
 	d, err := deskOver(memory, slot)
 	if err != nil {
 		return nil, err
 	}
+	d.here = true
+	return d, nil
+}
+
+// ShareDesk returns the desk in memory that several processes map, and that MarkDesk
+// has marked; beds are those of its owner's process, and here says that it is this one.
+func ShareDesk(memory []byte, slot int, beds []spin.Bed, here bool) (*Desk, error) {
+	d, err := deskOver(memory, slot)
+	if err != nil {
+		return nil, err
+	}
+	d.here = here
 	d.waiter.Share(&spin.SharedBell{Sleeper: &d.head.sleeper, Beds: beds})
 	return d, nil
 }
@@ -162,6 +171,9 @@ func deskOver(memory []byte, slot int) (*Desk, error) {
 func MarkDesk(memory []byte, slot int) {
 	overlayDesk(memory).mark = [4]uint64{deskMark, deskVersion, uint64(slot), 0}
 }
+
+// Here reports whether the owner is a goroutine of this process.
+func (d *Desk) Here() bool { return d.here }
 
 // Payload is where bytes of payload of post s lie. Only its owner writes them, before
 // Post.

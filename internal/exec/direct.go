@@ -78,6 +78,14 @@ func (w *worker) oneShot(work *Work, m *meeting) error {
 	if err := m.Show(input); err != nil {
 		return err
 	}
+	return w.takePosts(work, m)
+}
+
+// takePosts is what oneShot does after the post.
+func (w *worker) takePosts(work *Work, m *meeting) error {
+	rank, spec := w.engine.rank, &work.Program.Plan.Spec
+	root := rank == spec.Root
+	input := work.Send
 	switch spec.Kind {
 	case plan.Broadcast:
 		if root {
@@ -284,25 +292,36 @@ func (w *worker) twoShotInSight(work *Work, c *channel) error {
 	if err := m.Lend(transport.Loan{}, words); err != nil {
 		return err
 	}
-	if err := m.SeeAll(); err != nil {
-		return err
-	}
-	whole := c.Direct.Whole
-	for rank := range e.size {
-		switch m.Words(rank)[inSight] {
-		case sighted:
-		case sightedInPlace:
-			whole = false // its input does not stay
-		default:
+	err := m.SeeAll()
+	if err == nil {
+		all, whole := m.allInSight(c.Direct.Whole)
+		if !all {
+			m.Done()
 			return w.runThreads(work, c)
 		}
+		err = w.useSegments(work, c, whole)
 	}
-	err := w.useSegments(work, c, whole)
 	if err != nil {
 		err = e.fail(w, err)
 		m.Withdraw()
 	}
 	return err
+}
+
+// allInSight reports whether what every rank has lent can be found, and whether all can
+// combine everything, if the plan has it so: nobody's input may change meanwhile.
+func (m *meeting) allInSight(planned bool) (all, whole bool) {
+	whole = planned
+	for rank := range m.mapped {
+		switch m.Words(rank)[inSight] {
+		case sighted:
+		case sightedInPlace:
+			whole = false
+		default:
+			return false, false
+		}
+	}
+	return true, whole
 }
 
 // Values of the word inSight.
@@ -337,10 +356,14 @@ func (w *worker) useSegments(work *Work, c *channel, whole bool) error {
 			return err
 		}
 	}
-	if err := w.lookUp(work, m); err != nil {
+	m.Work()
+	if err := w.Failed(); err != nil {
 		return err
 	}
 	defer m.forget()
+	if err := w.lookUp(work, m); err != nil {
+		return err
+	}
 	mine := w.share(work, c, e.rank)
 	switch spec.Kind {
 	case plan.AllGather, plan.Broadcast:
@@ -355,15 +378,16 @@ func (w *worker) useSegments(work *Work, c *channel, whole bool) error {
 		} else if err := w.rounds(work, c); err != nil {
 			return err
 		}
-	default: // ReduceScatter, Reduce
+	case plan.ReduceScatter:
 		for r := range m.Sources {
-			if spec.Kind == plan.ReduceScatter {
-				m.Sources[r] = mine.block(e.rank, work, m.inputs[r])
-			} else {
+			m.Sources[r] = mine.block(e.rank, work, m.inputs[r])
+		}
+		w.combine(work, mine.of(work.Recv), m.Sources)
+	case plan.Reduce:
+		if e.rank == spec.Root {
+			for r := range m.Sources {
 				m.Sources[r] = mine.of(m.inputs[r])
 			}
-		}
-		if mine.end > mine.begin {
 			w.combine(work, mine.of(work.Recv), m.Sources)
 		}
 	}
@@ -408,13 +432,24 @@ func (s span) round(k int) span {
 	return span{begin, min(begin+roundBytes, s.end)}
 }
 
-// lookUp finds all ranks' buffers in this process's memory.
+// uses reports whether this rank looks at another's buffers.
+func (e *Engine) uses(spec *plan.Spec, rank int) bool {
+	switch spec.Kind {
+	case plan.Broadcast:
+		return rank == spec.Root
+	case plan.Reduce:
+		return e.rank == spec.Root
+	}
+	return true
+}
+
+// lookUp finds the buffers that this rank looks at in this process's memory.
 func (w *worker) lookUp(work *Work, m *meeting) error {
 	e, spec := w.engine, &work.Program.Plan.Spec
 	for rank := range e.size {
 		if rank == e.rank {
 			m.inputs[rank], m.outputs[rank] = work.Send, work.Recv
-		} else if spec.Kind != plan.Broadcast || rank == spec.Root {
+		} else if e.uses(spec, rank) {
 			words := m.Words(rank)
 			m.mapped[rank].sweep(e, rank, words[freed])
 			var err error
@@ -474,7 +509,8 @@ func (w *worker) segment(m *meeting, rank int, number uint64) ([]byte, error) {
 	return memory, nil
 }
 
-// sweep unmaps what a rank may have freed: all, if it has freed anything.
+// sweep gives up what a rank may have freed: all, if it has freed anything. What it has
+// not is found again.
 func (s *mapped) sweep(e *Engine, rank int, freed uint64) {
 	if s.freed == freed {
 		return

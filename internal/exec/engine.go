@@ -154,10 +154,9 @@ func (e *Engine) Close() {
 		e.mu.Unlock()
 		return
 	}
-	for e.outstanding > 0 {
+	for e.outstanding > 0 || e.shortGoesOn() {
 		e.queued.Wait()
 	}
-	e.shutShort()
 	e.closed = true
 	e.queued.Broadcast()
 	e.mu.Unlock()

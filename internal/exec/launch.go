@@ -252,7 +252,7 @@ func (e *Engine) enqueue(ctx context.Context, works []Work) *Ticket {
 		e.goroutines.Add(1)
 		go e.stream()
 	}
-	e.queued.Signal()
+	e.queued.Broadcast() // the stream is not the only one that may wait
 	return t
 }
 

@@ -46,24 +46,34 @@ func (c *channel) traffic(work *Work) int {
 	return sum
 }
 
-// directTraffic is how much of what a rank posts or stores others take, once each, and
-// how much it takes of theirs.
+// directTraffic is how much of what a rank posts, lends or stores others take, once each,
+// and how much it takes of theirs.
 func directTraffic(c *channel, work *Work) int {
-	p := work.Program.Plan
-	others, bytes := p.Size-1, p.Spec.Count*p.Spec.Type.Size()
-	if c.Direct.Shares != nil {
-		share := c.Direct.Shares[p.Rank]
-		bytes = (share.End - share.Begin) * p.Spec.Type.Size()
+	p, shares := work.Program.Plan, c.Direct.Shares
+	others, whole := p.Size-1, p.Spec.Count
+	share, root := whole, p.Rank == p.Spec.Root
+	if shares != nil {
+		whole = shares[p.Size-1].End - shares[0].Begin
+		share = shares[p.Rank].Count()
 	}
-	switch p.Spec.Kind {
-	case plan.Broadcast, plan.Reduce:
-		if p.Rank == p.Spec.Root {
-			return others * bytes
-		}
-		return bytes
+	sum := 2 * others * whole
+	switch kind := p.Spec.Kind; {
+	case kind == plan.Broadcast && root:
+		sum = others * whole
+	case kind == plan.Broadcast, kind == plan.Reduce && shares == nil && !root:
+		sum = whole
+	case kind == plan.Reduce && root: // the others' inputs, and its own and the results of their shares
+		sum = others*share + 2*(whole-share)
+	case kind == plan.Reduce:
+		sum = others*share + whole
+	case scattered(kind) && shares != nil: // inputs and results, both ways
+		sum = 2 * (others*share + whole - share)
 	}
-	return 2 * others * bytes
+	return sum * p.Spec.Type.Size()
 }
+
+// scattered reports whether results of shares go to all ranks.
+func scattered(k plan.Kind) bool { return k == plan.AllReduce || k == plan.Barrier }
 
 // traffic is the same for one thread.
 func traffic(t *plan.Thread, work *Work) int {

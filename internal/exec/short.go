@@ -88,10 +88,17 @@ func (e *Engine) leaveShort() {
 // shutShort keeps calls from the short path, and waits for the one that is in it. The
 // caller holds mu.
 func (e *Engine) shutShort() {
-	e.shut.Store(true)
-	for e.running.Load() == insideShort {
+	for e.shortGoesOn() {
 		e.queued.Wait()
 	}
+}
+
+// shortGoesOn shuts the short path, and reports whether a call is in it, which then
+// broadcasts queued when it leaves. It is to be asked again after every wait: who held
+// mu meanwhile may have opened the path.
+func (e *Engine) shortGoesOn() bool {
+	e.shut.Store(true)
+	return e.running.Load() == insideShort
 }
 
 // openShort permits the short path again, if nothing is queued. The caller holds mu.
@@ -106,23 +113,32 @@ func (e *Engine) runShort(ctx context.Context, p *Program, send, recv []byte) er
 	l, w, c := &p.short.launch, e.main, &p.channels[0]
 	work := &l.works[0]
 	work.Send, work.Recv = send, recv
+	e.history = mix(e.history, p.entry.Fingerprint)
+	work.header = mix(p.identity, e.history)
+	// What is posted is on its way while the rest is prepared, of which only waiting
+	// needs something.
+	posted := false
+	if c.Direct.Shares == nil && !p.short.asks {
+		c.meeting.Begin(proto.Operation{Waiter: w.waiter, Kernel: work.kernel, Header: work.header})
+		posted = c.meeting.ShowAtOnce(send)
+	}
 	work.sequence = e.ledger.Enter(e.rank, p.entry)
 	e.launches++
 	l.number, l.ctx = e.launches, ctx
-	e.history = mix(e.history, p.entry.Fingerprint)
-	work.header = mix(p.identity, e.history)
+	var err error
 	if p.short.asks {
-		if err := e.ledger.Compare(e.rank, work.sequence, p.entry); err != nil {
-			return e.ledger.Fail(err)
-		}
+		err = e.ledger.Compare(e.rank, work.sequence, p.entry)
 	}
 	w.bind(l, work, c, c.ID)
-	var err error
-	if c.Direct.Shares == nil {
-		c.meeting.Begin(proto.Operation{Waiter: w.waiter, Kernel: work.kernel, Header: work.header})
+	switch {
+	case err != nil:
+	case posted:
+		err = w.takePosts(work, c.meeting)
+		c.meeting.Ring()
+	case c.Direct.Shares == nil && !p.short.asks: // begun
 		err = w.oneShot(work, c.meeting)
 		c.meeting.Ring()
-	} else {
+	default:
 		err = w.runDirect(work, c)
 	}
 	w.stopWaiting()

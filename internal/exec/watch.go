@@ -243,6 +243,13 @@ func (e *Engine) mismatch(w *worker, header *proto.HeaderError) error {
 	// needed nobody is through with it.
 	last := w.work.sequence + uint64(max(len(w.work.entries)-1, 0))
 	e.hear(header.Peer, last)
+	// A rank may post before it writes down what it is in.
+	for range 50 {
+		if e.ledger.Entered(header.Peer, last) {
+			break
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
 	if s, mine, theirs, found := e.ledger.Divergence(e.rank, header.Peer, last); found {
 		m.Sequence = s
 		m.Call, m.PeerCall = e.ledger.Text(e.rank, mine), e.ledger.Text(header.Peer, theirs)

@@ -118,7 +118,7 @@ func (t *Transport) Desk(s transport.Spot) (*transport.Desk, error) {
 	if err != nil {
 		return fail(err)
 	}
-	desk, err := transport.ShareDesk(memory, s.Slot, t.process(owner).Beds)
+	desk, err := transport.ShareDesk(memory, s.Slot, t.process(owner).Beds, owner == t.self)
 	if err != nil {
 		return fail(err)
 	}
