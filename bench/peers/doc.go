@@ -45,7 +45,8 @@
 //
 // The report begins with what gollective wants to be beside others (goals.go), and whether
 // it is. What bounds a goal that was missed is no measurement: it is written by hand in
-// the section under the table, and -md keeps that section of the file that it writes.
+// the section under the table. -md keeps that section of the file that it writes, and adds a
+// line for each missed goal whose number, as **1**, does not occur in it.
 //
 // Some goals need more than the usual settings. The reference plans, gollective held to
 // ring or tree and to one protocol, take part in 2 ranks over shared memory, at the sizes of

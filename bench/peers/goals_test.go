@@ -91,12 +91,19 @@ func TestWhatIsWrittenByHandIsKept(t *testing.T) {
 	_, rest, _ := strings.Cut(string(first), explained)
 	_, rest, _ = strings.Cut(rest, "\n## ")
 	begin, _, _ := strings.Cut(string(first), explained)
-	written := begin + explained + "\n\n- **1**: the flag's way between two cores.\n\nAnd more.\n\n## " + rest
-	require.NoError(t, os.WriteFile(r.options.markdown, []byte(written), 0o644))
-	require.NoError(t, r.write(nil))
-	second, err := os.ReadFile(r.options.markdown)
-	require.NoError(t, err)
-	require.Equal(t, written, string(second))
+	section := func(text string) string { return begin + explained + "\n\n" + text + "\n\n## " + rest }
+	for _, tc := range []struct{ name, written, want string }{
+		{"all are explained", "- **1**, **3**: the flag's way between two cores.\n\nAnd more.",
+			"- **1**, **3**: the flag's way between two cores.\n\nAnd more."},
+		{"one is not", "- **1**: the flag's way.", "- **1**: the flag's way.\n- **3**, gollective, 64K: not explained yet."},
+		{"one that was missed before", "- **2**, gollective, 4K: not explained yet.\n- **1**, **3**: the flag.", "- **1**, **3**: the flag."},
+	} {
+		require.NoError(t, os.WriteFile(r.options.markdown, []byte(section(tc.written)), 0o644))
+		require.NoError(t, r.write(nil))
+		again, err := os.ReadFile(r.options.markdown)
+		require.NoError(t, err)
+		require.Equal(t, section(tc.want), string(again), tc.name)
+	}
 }
 
 // The 8 ranks are there for one size, and for whom they are meant.
