@@ -4,7 +4,9 @@ package proto
 
 import (
 	"bytes"
+	"math"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -149,5 +151,16 @@ func TestClaimingChangesNothing(t *testing.T) {
 			require.NoError(t, dst.compare(expected), "%d bytes to %d", n, offset)
 			require.NoError(t, memory.compare(before), "%d bytes to %d", n, offset)
 		}
+	}
+}
+
+func TestAssemblyPublishesWhatItsTwinPublishes(t *testing.T) {
+	var words [3]atomic.Uint64
+	for _, value := range []uint64{0, 1, 1<<32 - 1, 1 << 63, math.MaxUint64} {
+		publishWord(&words[1], value)
+		require.Equal(t, value, words[1].Load())
+		publishGo(&words[1], ^value)
+		require.Equal(t, ^value, words[1].Load())
+		require.Zero(t, words[0].Load()|words[2].Load(), "what lies next to it")
 	}
 }
