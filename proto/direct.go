@@ -38,6 +38,7 @@ type Direct struct {
 	fence  atomic.Uint32
 
 	awaited awaited
+	posts   posts
 
 	// Scratch of one slice per rank, for callers that gather operands.
 	Sources, Destinations [][]byte
@@ -80,7 +81,7 @@ func NewDirect(rank int, desks []*transport.Desk) *Direct {
 		rank: rank, own: desks[rank], desks: desks, seen: make([]uint64, n, whole),
 		Sources: make([][]byte, n, whole), Destinations: make([][]byte, n, whole),
 	}
-	d.awaited.own = d.own
+	d.awaited.own, d.posts.direct = d.own, d
 	for r, desk := range desks {
 		d.neighbours = d.neighbours || r != rank && desk.Here()
 	}
@@ -202,12 +203,16 @@ func (d *Direct) See(rank int) error {
 
 // SeeAll is See for all ranks.
 func (d *Direct) SeeAll() error {
-	for rank := range d.desks {
-		if rank != d.rank {
-			if err := d.See(rank); err != nil {
-				return err
-			}
+	p := &d.posts
+	p.begin()
+	if !p.Ready() && !d.op.Waiter.Soon(p) { // as in see
+		d.Ring()
+		if err := d.op.Waiter.Until(p); err != nil {
+			return err
 		}
+	}
+	if p.other {
+		return &HeaderError{Peer: p.next, Want: d.op.Header, Got: d.desks[p.next].Header(d.post)}
 	}
 	return nil
 }

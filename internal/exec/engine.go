@@ -275,7 +275,7 @@ type worker struct {
 func (e *Engine) newWorker() *worker {
 	options := spin.Options{
 		Policy: e.config.Policy, Waiters: e.config.Waiters, Cores: e.config.Cores,
-		Shared: e.config.Shared, Heavy: e.config.Heavy,
+		Shared: e.config.Shared, Heavy: e.config.Heavy, Lane: e.rank,
 	}
 	if e.config.Parker != nil {
 		options.Parker = e.config.Parker()

@@ -22,7 +22,9 @@ type Policy uint8
 
 const (
 	// Adaptive spins for about two microseconds, yields between such spins for
-	// about a millisecond, then parks. It does not spin at all when more ranks wait than cores exist.
+	// about a millisecond, then parks. When more ranks wait than cores exist, one per
+	// core polls at a time, those of a process take turns at it for about a tenth of a
+	// millisecond (see lane.go), and those of several processes yield.
 	Adaptive Policy = iota
 	// Spin polls without giving the processor away, as NCCL's kernels and
 	// proxies do, but for one yield every spinTurns polls: without it a
@@ -66,8 +68,8 @@ const (
 	// processor: parking and waking cost as much. With the polls between them
 	// it is 1.0 to 1.4 ms (Zen 5) until a waiter parks.
 	adaptiveYields = 500
-	// crowdedYields replaces both when ranks outnumber cores: a switch to a
-	// rank that has work is worth more than any poll.
+	// crowdedYields replaces both when ranks outnumber cores, for waiters that lanes
+	// don't serve: a switch to a rank that has work is worth more than any poll.
 	crowdedYields = 2
 	// sharedYields is the same where the others are processes: each yield lets
 	// the system's scheduler run one, for about a microsecond, and a futex
@@ -107,6 +109,7 @@ type limits struct {
 	// looks means that the clock is read in every slow turn: it costs nothing
 	// beside the polls.
 	looks   bool
+	lane    int           // polls of the head of a lane, see lane.go; 0 = no lanes
 	longest time.Duration // sleep
 }
 
@@ -133,8 +136,12 @@ func limitsFor(p Policy, waiters, cores int, shared, heavy bool) limits {
 		l.turns, l.yields = 1, heavySharedYields
 	case crowded && shared:
 		l.turns, l.yields = 1, sharedYields
-	case crowded:
+	case crowded && heavy:
 		l.turns, l.yields = 1, crowdedYields
+	case crowded && cores == 1:
+		l.turns, l.yields, l.lane = 1, crowdedYields, 1
+	case crowded:
+		l.turns, l.yields, l.lane = 1, crowdedYields, lanePolls
 	case heavy:
 		l.turns, l.yields = heavyAdaptiveTurns, heavyYields
 	default:

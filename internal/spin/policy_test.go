@@ -26,17 +26,18 @@ func TestAdaptiveDoesNotSpinWhenWaitersOutnumberProcessors(t *testing.T) {
 		waiters       int
 		shared, heavy bool
 		turns, yields int
+		lane          int
 	}{
-		{procs, false, false, adaptiveTurns, adaptiveYields},
-		{procs, true, false, adaptiveTurns, adaptiveYields},
-		{procs, false, true, heavyAdaptiveTurns, heavyYields},
-		{procs + 1, false, false, 1, crowdedYields},
-		{procs + 1, true, false, 1, sharedYields},
-		{procs + 1, false, true, 1, crowdedYields},
-		{procs + 1, true, true, 1, heavySharedYields},
+		{procs, false, false, adaptiveTurns, adaptiveYields, 0},
+		{procs, true, false, adaptiveTurns, adaptiveYields, 0},
+		{procs, false, true, heavyAdaptiveTurns, heavyYields, 0},
+		{procs + 1, false, false, 1, crowdedYields, lanePolls},
+		{procs + 1, true, false, 1, sharedYields, 0},
+		{procs + 1, false, true, 1, crowdedYields, 0},
+		{procs + 1, true, true, 1, heavySharedYields, 0},
 	} {
 		got := limitsFor(Adaptive, tc.waiters, procs, tc.shared, tc.heavy)
-		require.Equal(t, limits{turns: tc.turns, yields: tc.yields, longest: longestSleep}, got, "%+v", tc)
+		require.Equal(t, limits{turns: tc.turns, yields: tc.yields, lane: tc.lane, longest: longestSleep}, got, "%+v", tc)
 	}
 }
 
@@ -48,9 +49,9 @@ func TestOtherPoliciesDoNotDependOnTheCrowd(t *testing.T) {
 				if heavy {
 					spins = heavySpinTurns
 				}
-				require.Equal(t, limits{spins, -1, true, longestSleep}, limitsFor(Spin, waiters, 2, shared, heavy))
-				require.Equal(t, limits{1, -1, false, longestSleep}, limitsFor(Yield, waiters, 2, shared, heavy))
-				require.Equal(t, limits{1, 0, false, longestSleep}, limitsFor(Block, waiters, 2, shared, heavy))
+				require.Equal(t, limits{spins, -1, true, 0, longestSleep}, limitsFor(Spin, waiters, 2, shared, heavy))
+				require.Equal(t, limits{1, -1, false, 0, longestSleep}, limitsFor(Yield, waiters, 2, shared, heavy))
+				require.Equal(t, limits{1, 0, false, 0, longestSleep}, limitsFor(Block, waiters, 2, shared, heavy))
 			}
 		}
 	}

@@ -112,6 +112,10 @@ type Waiter struct {
 	parker *Parker
 	yields yields
 
+	lane   *lane
+	turn   chan struct{} // wakes the waiter to be the lane's head; with one place
+	behind *Waiter       // next in the lane's queue
+
 	service Service // nil if there is none
 
 	// What Bind set for the launch in progress.
@@ -142,6 +146,9 @@ type Options struct {
 	Waiters, Cores int
 	// Parker is where to sleep; nobody else uses it. Default: NewParker.
 	Parker *Parker
+	// Lane is a number that differs, from 0 on, between those that wait at the same
+	// time: it spreads them over the processors.
+	Lane int
 	// Shared says that some of the waiters are in other processes, of which
 	// Go's scheduler knows nothing. It is implied by a Parker that is a bed.
 	Shared bool
@@ -169,6 +176,10 @@ func New(o Options) *Waiter {
 	w := &Waiter{
 		limits: limitsFor(o.Policy, o.Waiters, o.Cores, o.Shared, o.Heavy),
 		parker: o.Parker, yields: yieldsFor(o),
+		lane: laneOf(o.Lane, o.Cores), turn: make(chan struct{}, 1),
+	}
+	if o.Locked {
+		w.limits.lane = 0
 	}
 	w.account = account{clocks: systemClocks{}, on: o.Account, locked: o.Locked, works: o.Works}
 	return w
@@ -217,7 +228,7 @@ func (w *Waiter) Until(c Condition) error {
 	if w.account.inside || trace.IsEnabled() {
 		return w.observed(c, w.limits)
 	}
-	if w.poll(c, w.limits.turns) {
+	if w.poll(c, w.limits.turns) || w.pollInLane(c, w.limits) {
 		return nil
 	}
 	return w.slow(c, w.limits)
@@ -299,7 +310,10 @@ func (w *Waiter) slow(c Condition, l limits) error {
 			case foundReady:
 				w.found(1)
 				return nil
-			case rang:
+			case rang: // by one of several ranks that are waited for, perhaps
+				if w.pollInLane(c, l) {
+					return nil
+				}
 			case timedOut:
 				sleep = min(2*sleep, l.longest)
 				look = true
