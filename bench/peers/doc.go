@@ -59,7 +59,9 @@
 // ended, and what it has told by then counts. MPICH over TCP, and MPICH and Gloo where
 // ranks outnumber processors, may take seconds for what others do in microseconds:
 // whoever polls there keeps others from doing what it polls for. They have 5 s more
-// than their time, and if that is not enough, they have it once.
+// than their time, and if that is not enough, they have it once. Others are asked once
+// more when they have failed, or hung, as Gloo's sync and busy-poll modes do at 64M
+// unless smaller sizes come first (c/gloo.cc).
 //
 // # Reading order
 //

@@ -108,7 +108,7 @@ func (d *document) head() {
 		d.line("- %s failed, %s: %s", n.Contender, groupText(*n.Group), strings.ReplaceAll(n.Text, "\n", "; "))
 	}
 	for _, n := range d.Unfinished {
-		d.line("- %s was %s (%s); what it had measured by then is shown, and counts; it was not asked again.", n.Contender, n.Text, groupText(*n.Group))
+		d.line("- %s was %s (%s); what it had measured by then is shown, and counts.", n.Contender, n.Text, groupText(*n.Group))
 	}
 	if len(d.Missing)+len(d.Failures)+len(d.Unfinished) > 0 {
 		d.line("")

@@ -177,7 +177,8 @@ func TestWhoFailsTwiceIsNamedAndNotAskedAgain(t *testing.T) {
 	require.Contains(t, m.Failures[0].Text, "an error, the reason")
 }
 
-// What a slow contender has told before its time was over counts.
+// What a slow contender has told before its time was over counts. It is asked once more
+// where it was not known to be slow.
 func TestWhoTakesTooLongIsEnded(t *testing.T) {
 	slow := &contender{
 		id: "slow", family: "slow", name: "Slow", build: buildNothing,
@@ -190,6 +191,10 @@ func TestWhoTakesTooLongIsEnded(t *testing.T) {
 	defer w.close()
 	g := group{overShm, 2}
 	m := &matches{report: newReport(tiny(t)), ctx: context.Background(), errs: t.Output(), shop: w, entrants: map[group][]*contender{g: {slow}}, patience: 2 * time.Second}
+	m.round(0, g)
+	require.Len(t, m.entrants[g], 1)
+	slow.brief = func(group, int) bool { return true }
+	m.Unfinished = nil
 	m.round(0, g)
 	require.Empty(t, m.Failures)
 	require.Len(t, m.Unfinished, 1)
@@ -281,9 +286,9 @@ func TestBriefContendersHaveLessTime(t *testing.T) {
 	s := setting{group: group{overTCP, 2}, seconds: 0.1, cores: []int{0, 1}, jobs: make([]job, 10)}
 	mpich, openmpi, gloo := contenderOf("mpich"), contenderOf("openmpi"), contenderOf("gloo-poll")
 	require.Equal(t, 6*time.Second, s.patience(mpich, basePatience))
-	require.Equal(t, 40*time.Second, s.patience(openmpi, basePatience))
-	require.Equal(t, 40*time.Second, s.patience(gloo, basePatience))
+	require.Equal(t, 25*time.Second, s.patience(openmpi, basePatience))
+	require.Equal(t, 25*time.Second, s.patience(gloo, basePatience))
 	s.Ranks = 4
 	require.Equal(t, 6*time.Second, s.patience(gloo, basePatience))
-	require.Equal(t, 40*time.Second, s.patience(openmpi, basePatience))
+	require.Equal(t, 25*time.Second, s.patience(openmpi, basePatience))
 }

@@ -128,7 +128,7 @@ func (m *matches) expected() time.Duration {
 	for _, g := range m.groups {
 		for _, c := range m.entrants[g] {
 			jobs, rounds := m.options.jobsOf(c, g), float64(m.options.rounds)
-			if c.brief != nil && c.brief(g, len(m.options.cores)) {
+			if c.isBrief(g, len(m.options.cores)) {
 				rounds = 1
 				seconds += briefPatience.Seconds()
 			}
@@ -157,7 +157,7 @@ var errSlow = errors.New("too slow")
 // basePatience is for what contenders do before and after their jobs, on a machine that
 // others use, too; briefPatience is for those that would take minutes.
 const (
-	basePatience  = 30 * time.Second
+	basePatience  = 20 * time.Second
 	briefPatience = 5 * time.Second
 )
 
@@ -165,14 +165,17 @@ const (
 // their time: the smallest number of operations that tells something may.
 func (s setting) patience(c *contender, base time.Duration) time.Duration {
 	jobs := time.Duration(float64(len(s.jobs)) * s.seconds * float64(time.Second))
-	if c.brief != nil && c.brief(s.group, len(s.cores)) {
+	if c.isBrief(s.group, len(s.cores)) {
 		return min(base, briefPatience) + jobs
 	}
-	return base + 10*jobs
+	return base + 5*jobs
 }
 
-// round lets the contenders of a group run, one after the other. Who fails twice, or takes
-// too long, is not asked again; what it has measured counts.
+func (c *contender) isBrief(g group, cores int) bool { return c.brief != nil && c.brief(g, cores) }
+
+// round lets the contenders of a group run, one after the other. Who fails or takes too long
+// twice, or once where that was to be expected, is not asked again; what it has measured
+// counts.
 func (m *matches) round(round int, g group) {
 	m.entrants[g] = slices.DeleteFunc(m.entrants[g], func(c *contender) bool {
 		if m.ctx.Err() != nil {
@@ -184,13 +187,13 @@ func (m *matches) round(round int, g group) {
 		if err == nil || m.ctx.Err() != nil {
 			return false
 		}
-		n, again := note{c.name, &g, err.Error()}, false
+		notes := &m.Failures
 		if errors.Is(err, errSlow) {
-			m.Unfinished = append(m.Unfinished, n)
-		} else {
-			again = !slices.ContainsFunc(m.Failures, func(f note) bool { return f.Contender == c.name && *f.Group == g })
-			m.Failures = append(m.Failures, n)
+			notes = &m.Unfinished
 		}
+		again := !c.isBrief(g, len(m.options.cores)) &&
+			!slices.ContainsFunc(*notes, func(n note) bool { return n.Contender == c.name && *n.Group == g })
+		*notes = append(*notes, note{c.name, &g, err.Error()})
 		m.bar.finish()
 		fmt.Fprintf(m.errs, "peers: %s, %s: %v\n", c.name, groupText(g), err)
 		return !again

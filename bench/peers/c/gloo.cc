@@ -7,7 +7,9 @@
 //
 // Only Gloo's older classes can be used with the last two. They work in place, on
 // buffers that are fixed when they are made. Of these, halving-doubling and the chunked
-// ring are tried at every size.
+// ring are tried at every size. In both all ranks send before they read, and wait for
+// each other for ever where sockets don't hold as much: 64 MiB only work between two
+// ranks when smaller sizes have opened TCP's windows before.
 //
 // The second argument is a directory for the rendezvous, the third the number of ranks.
 // The variable PEERS_RANK is the rank.
