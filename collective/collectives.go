@@ -29,8 +29,15 @@ import (
 //
 // NCCL: ncclAllReduce; runRing and runTreeSplit in src/device/all_reduce.h.
 func AllReduce[T Number](ctx context.Context, c *Comm, send, recv []T, op Op) error {
+	// The commonest call is not made a Call before the short path has refused it.
+	if len(send) == len(recv) {
+		done, err := c.short(ctx, plan.AllReduce, typeOf[T](), op.code, len(send), 0, bytesOf(send), bytesOf(recv))
+		if done {
+			return err
+		}
+	}
 	call := allReduce(send, recv, op)
-	return c.do(ctx, &call)
+	return c.long(ctx, &call)
 }
 
 func allReduce[T Number](send, recv []T, op Op) Call {

@@ -11,6 +11,7 @@ import (
 	"github.com/gollective/gollective/dtype"
 	"github.com/gollective/gollective/internal/exec"
 	"github.com/gollective/gollective/internal/fault"
+	"github.com/gollective/gollective/internal/reduce"
 	"github.com/gollective/gollective/internal/spin"
 	"github.com/gollective/gollective/transport"
 )
@@ -151,11 +152,15 @@ func (c *Comm) Size() int { return c.ranks() }
 func (c *Comm) Do(ctx context.Context, call Call) error { return c.do(ctx, &call) }
 
 func (c *Comm) do(ctx context.Context, call *Call) error {
-	if c.valid() && ctx != nil && c.group == nil {
-		if done, err := c.short(ctx, call); done {
-			return err
-		}
+	done, err := c.short(ctx, call.Kind, call.Type, call.Op.code, call.Count, call.Root, call.Send, call.Recv)
+	if done {
+		return err
 	}
+	return c.long(ctx, call)
+}
+
+// long is do for calls that don't take the short path.
+func (c *Comm) long(ctx context.Context, call *Call) error {
 	if err := c.check(ctx, call.Kind); err != nil {
 		return err
 	}
@@ -172,19 +177,21 @@ func (c *Comm) do(ctx context.Context, call *Call) error {
 // short executes a call that is like one before, if it can take the engine's short
 // path: then its arguments have been found right then, and what differs from call to
 // call is looked at here.
-func (c *Comm) short(ctx context.Context, call *Call) (done bool, err error) {
-	spec := plan.Spec{Kind: call.Kind, Type: call.Type, Op: call.Op.code, Count: call.Count, Root: call.Root}
-	send, recv := call.Send, call.Recv
-	if call.Kind == plan.Barrier {
-		spec = plan.Spec{Kind: plan.Barrier, Type: dtype.Uint8, Count: 1}
+func (c *Comm) short(ctx context.Context, kind plan.Kind, t dtype.Type, op reduce.Op, count, root int, send, recv []byte) (done bool, err error) {
+	if !c.valid() || ctx == nil || c.group != nil {
+		return false, nil
+	}
+	inPlace := false
+	if kind == plan.Barrier {
+		t, op, count, root = dtype.Uint8, reduce.Sum, 1, 0
 		send, recv = c.barrier[:1], c.barrier[1:]
 	} else if overlap(send, recv) {
-		if call.Kind > plan.Broadcast || distance(send, recv) != 0 {
+		if kind > plan.Broadcast || distance(send, recv) != 0 {
 			return false, nil
 		}
-		spec.InPlace = true
+		inPlace = true
 	}
-	return c.engine.Short(ctx, &spec, send, recv)
+	return c.engine.Short(ctx, exec.KeyOf(kind, t, op, count, root, inPlace), send, recv)
 }
 
 // check refuses what can't be called at all.

@@ -5,6 +5,7 @@ import (
 	"runtime/trace"
 
 	"github.com/gollective/gollective/collective/plan"
+	"github.com/gollective/gollective/dtype"
 	"github.com/gollective/gollective/internal/reduce"
 	"github.com/gollective/gollective/proto"
 )
@@ -21,9 +22,24 @@ const (
 	insideShort // in Short, which does not
 )
 
+// Key is a Spec as the short path compares it: words that are made in registers, where
+// a struct of narrow fields would be stored and loaded again at once, which takes longer
+// than all else that is done with it.
+type Key struct{ Call, Count, Root uint64 }
+
+// KeyOf returns the key of a Spec with the given fields.
+func KeyOf(kind plan.Kind, t dtype.Type, op reduce.Op, count, root int, inPlace bool) Key {
+	call := uint64(kind) | uint64(t)<<8 | uint64(op)<<16
+	if inPlace {
+		call |= 1 << 24
+	}
+	return Key{call, uint64(count), uint64(root)}
+}
+
 // short is what the short path keeps of a program that can take it.
 type short struct {
 	suits      bool
+	key        Key
 	send, recv int // bytes of the buffers
 	asks       bool
 	launch     launch
@@ -43,16 +59,17 @@ func (e *Engine) prepareShort(p *Program, send, recv int) {
 	work.entries = append(work.entries[:0], p.entry)
 	s.launch.works = s.works[:]
 	s.asks = !hearsOfAll(*spec)
+	s.key = KeyOf(spec.Kind, spec.Type, spec.Op, spec.Count, spec.Root, spec.InPlace)
 	s.send, s.recv, s.suits = send, recv, true
 }
 
 // Short executes a call if it can take the short path, and reports whether it has. The
-// caller has checked nothing but that the buffers don't overlap, or are spec.InPlace.
-func (e *Engine) Short(ctx context.Context, spec *plan.Spec, send, recv []byte) (done bool, err error) {
+// caller has checked nothing but that the buffers don't overlap, or are in place.
+func (e *Engine) Short(ctx context.Context, key Key, send, recv []byte) (done bool, err error) {
 	if !e.running.CompareAndSwap(outside, insideShort) {
 		return false, nil
 	}
-	p := e.programs.short(spec, len(send), len(recv))
+	p := e.programs.short(key, len(send), len(recv))
 	if p == nil || e.shut.Load() || e.ledger.Failure() != nil || ctx.Err() != nil || trace.IsEnabled() {
 		e.leaveShort()
 		return false, nil
@@ -62,10 +79,10 @@ func (e *Engine) Short(ctx context.Context, spec *plan.Spec, send, recv []byte) 
 	return true, err
 }
 
-// short returns a program for spec that can take the short path.
-func (p *programs) short(spec *plan.Spec, send, recv int) *Program {
+// short returns a program that can take the short path.
+func (p *programs) short(key Key, send, recv int) *Program {
 	for _, program := range p.recent {
-		if program != nil && program.short.suits && program.Plan.Spec == *spec {
+		if program != nil && program.short.suits && program.short.key == key {
 			if program.short.send == send && program.short.recv == recv {
 				return program
 			}
