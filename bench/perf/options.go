@@ -351,7 +351,7 @@ func (v *fixedValue) Set(text string) error {
 // told. The names are those of their String methods.
 var (
 	algorithms = plan.Algorithms()
-	protocols  = []plan.Protocol{plan.AutoProtocol, plan.Simple, plan.LL, plan.LL128}
+	protocols  = []plan.Protocol{plan.AutoProtocol, plan.Simple, plan.LL, plan.LL128, plan.Direct}
 	policies   = []spin.Policy{spin.Spin, spin.Yield, spin.Adaptive, spin.Block}
 )
 
