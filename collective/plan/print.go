@@ -72,20 +72,39 @@ func (p *Plan) printDirect(b *bytes.Buffer, ch *Channel) {
 			fmt.Fprintf(b, "  post                 [0,%d) of the input\n", p.shown())
 		}
 		if takes {
-			fmt.Fprintf(b, "  %-20s %s\n", p.taking(), "of all posts, in the order of the ranks")
+			from := "all posts, in the order of the ranks"
+			if s.Kind == Broadcast {
+				from = "the root's post"
+			}
+			fmt.Fprintf(b, "  %-20s of %s\n", p.taking(), from)
 		}
 		return
 	}
-	how := "stores it in the outputs"
-	if ch.Direct.Pulls {
-		how = "others fetch it"
-	}
-	if s.Kind == AllGather || s.Kind == Broadcast {
-		how = "all ranks fetch it"
-	}
 	mine := ch.Direct.Shares[p.Rank]
-	fmt.Fprintf(b, "channel %d: every rank lends its buffers; each combines a share, in the order of the ranks, and %s\n", ch.ID, how)
+	fmt.Fprintf(b, "channel %d: every rank lends its buffers; %s\n", ch.ID, s.usingLoans(ch.Direct.Pulls))
+	if ch.Direct.Whole {
+		b.WriteString("  where no buffer is in place, each combines everything for itself\n")
+	}
 	fmt.Fprintf(b, "  %-20s [%d,%d)\n", p.taking(), mine.Begin, mine.End)
+}
+
+// usingLoans tells what the ranks do with what all lend.
+func (s Spec) usingLoans(pulls bool) string {
+	switch {
+	case s.Kind == AllGather:
+		return "each copies all inputs"
+	case s.Kind == Broadcast:
+		return "each copies the root's input"
+	case s.Kind == ReduceScatter:
+		return "each combines its block of all inputs, in the order of the ranks"
+	case s.Kind == Reduce && pulls:
+		return "the root combines all inputs, in the order of the ranks"
+	case pulls:
+		return "each combines a share, in the order of the ranks, and the others fetch it"
+	case s.Kind == Reduce:
+		return "each combines a share, in the order of the ranks, and stores it in the root's output"
+	}
+	return "each combines a share, in the order of the ranks, and stores it in all outputs"
 }
 
 // shown is how many elements a rank posts.

@@ -81,6 +81,10 @@ func parseScript(t *testing.T, words []string) (plan.Spec, plan.World) {
 			w.Force.Protocol, err = plan.ParseProtocol(value)
 		case "channels":
 			w.Force.Channels = number
+		case "sight":
+			w.Sight = map[string]plan.Sight{"some": plan.SeesSome, "everything": plan.SeesEverything}[value]
+		case "desk":
+			w.DeskPayload = number
 		case "payload":
 			w.Payload = [4]int{0, number, number, number}
 		case "p2p":
