@@ -493,10 +493,10 @@ func TestARankThatNeverComesIsNamed(t *testing.T) {
 				// A rank may be slow to come on a busy machine.
 				for deadline := 30 * time.Millisecond; ; deadline *= 3 {
 					timeout := leaveOut3(t, how, what, config, deadline, where)
-					require.Contains(t, timeout.Missing, 3, "%s: %v", where, timeout)
-					if len(timeout.Missing) > 1 && deadline < generous {
+					if (len(timeout.Missing) != 1 || timeout.Waiting != -1) && deadline < generous {
 						continue
 					}
+					require.Equal(t, -1, timeout.Waiting, where)
 					require.Equal(t, []int{3}, timeout.Missing, "%s: %v", where, timeout)
 					require.Contains(t, timeout.Error(), "rank 3 has not entered it", where)
 					if i == 0 {
@@ -569,7 +569,6 @@ func leaveOut3(t *testing.T, how string, what collective.Call, config collective
 	require.ErrorIs(t, errs[0], context.DeadlineExceeded, where)
 	var timeout *collective.TimeoutError
 	require.ErrorAs(t, errs[0], &timeout, where)
-	require.Equal(t, -1, timeout.Waiting, where)
 	remains(t, comms, errs[0])
 	return timeout
 }
