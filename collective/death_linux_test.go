@@ -18,6 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gollective/gollective/collective"
+	"github.com/gollective/gollective/collective/plan"
+	"github.com/gollective/gollective/dtype"
 )
 
 // Manners of leaving without a word, and two that are not.
@@ -37,12 +39,13 @@ const (
 	duringInit     = "during Init"
 	betweenCalls   = "between calls"
 	amidReductions = "amid large reductions"
+	amidLoans      = "amid large reductions of allocated memory"
 	amidMessages   = "amid large messages"
 	duringSplit    = "during Split"
 	duringClose    = "during Close"
 )
 
-var points = []string{duringInit, betweenCalls, amidReductions, amidMessages, duringSplit, duringClose}
+var points = []string{duringInit, betweenCalls, amidReductions, amidMessages, duringSplit, duringClose, amidLoans}
 
 // soon is when survivors must know. What it takes is logged.
 const soon = 5 * time.Second
@@ -110,6 +113,8 @@ func (j deathJob) work(c *collective.Comm) error {
 	case amidReductions:
 		x := make([]float32, 2<<20)
 		return collective.AllReduce(ctx, c, x, x, collective.Sum)
+	case amidLoans:
+		return j.lend(ctx, c)
 	case amidMessages:
 		out, in := make([]int32, 1<<20), make([]int32, 1<<20)
 		g := collective.NewGroup()
@@ -140,6 +145,22 @@ func (j deathJob) work(c *collective.Comm) error {
 	}
 	x := make([]int32, 5)
 	return collective.AllReduce(ctx, c, x, x, collective.Sum)
+}
+
+// lend reduces memory that the others see, and frees it whatever comes: those who are
+// still at work on it have views of their own.
+func (j deathJob) lend(ctx context.Context, c *collective.Comm) (err error) {
+	const count = 2 << 20
+	b, err := c.MemAlloc(2 * 4 * count)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.MemFree(b)) }()
+	call := collective.Call{Kind: plan.AllReduce, Type: dtype.Float32, Op: collective.Sum, Count: count, Send: b[:4*count], Recv: b[4*count:]}
+	if j.Victim%2 == 0 {
+		call.Recv = call.Send
+	}
+	return c.Do(ctx, call)
 }
 
 var deathRole = role("death", func(p *player) error {

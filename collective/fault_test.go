@@ -338,7 +338,10 @@ func (r *faultyRank) prepareAt(o *operation, k int) *pending {
 	if o.kind == plan.Send && me != o.root && me != o.from {
 		return nil
 	}
-	p := o.prepare(r.c.Size(), me, r.own)
+	p, err := o.prepare(r.c.Size(), me, r.own, heap)
+	if err != nil {
+		panic(err) // there is no memory
+	}
 	p.name = fmt.Sprintf("operation %d: %v(count %d, %v, root %d, from %d)", k, o.kind, o.count, o.typ, o.root, o.from)
 	r.issued = append(r.issued, p)
 	return p

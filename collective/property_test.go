@@ -9,6 +9,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -276,12 +277,16 @@ type pending struct {
 	call         collective.Call
 	memory, want []byte // receive buffer and its surroundings
 	kept         []byte // copy of the send buffer, nil in place
+	allocated    [][]byte
 }
 
 const margin = 24 // bytes around a receive buffer that must stay as they are
 
-// prepare lays out the buffers of o at one rank.
-func (o *operation) prepare(n, rank int, r *rand.Rand) *pending {
+// heap makes a buffer that nobody else knows of.
+func heap(bytes int) ([]byte, error) { return make([]byte, bytes), nil }
+
+// prepare lays out the buffers of o at one rank, in memory that alloc makes.
+func (o *operation) prepare(n, rank int, r *rand.Rand, alloc func(bytes int) ([]byte, error)) (*pending, error) {
 	p := &pending{operation: *o}
 	size := o.typ.Size()
 	sendCount, recvCount := o.count, o.count
@@ -297,12 +302,20 @@ func (o *operation) prepare(n, rank int, r *rand.Rand) *pending {
 		recvCount = sendCount
 	}
 	shift := r.IntN(9) // any address will do
-	p.memory = make([]byte, shift+2*margin+(recvCount+sendCount)*size)[shift:]
+	memory, err := alloc(shift + 2*margin + (recvCount+sendCount)*size)
+	if err != nil {
+		return nil, err
+	}
+	p.memory = memory[shift:]
 	for i := range p.memory {
 		p.memory[i] = byte(0xa5 ^ i)
 	}
 	p.call = collective.Call{Kind: o.kind, Type: o.typ, Count: o.count, Root: o.root}
-	p.call.Send = append(make([]byte, shift), o.fill(rank, 0, sendCount)...)[shift:]
+	send := o.fill(rank, 0, sendCount)
+	if memory, err = alloc(shift + 1 + len(send)); err != nil {
+		return nil, err
+	}
+	p.call.Send = memory[shift:][:copy(memory[shift:], send)]
 	p.call.Recv = p.memory[margin : margin+recvCount*size]
 	if o.inPlace {
 		o.merge(p, rank, size)
@@ -337,7 +350,7 @@ func (o *operation) prepare(n, rank int, r *rand.Rand) *pending {
 			p.call.Kind, p.call.Root = plan.Recv, o.from
 		}
 	}
-	return p
+	return p, nil
 }
 
 // merge makes p's buffers one, in the in-place form of its kind.
@@ -392,6 +405,7 @@ type actor struct {
 	shared     *rand.Rand // draws the same on all ranks of the communicator
 	own        *rand.Rand
 	pending    []*pending
+	allocated  [][]byte // by MemAlloc, for use in later operations
 	operations int
 	children   sync.WaitGroup
 	mu         sync.Mutex // guards failed
@@ -502,17 +516,71 @@ func randomCount(r *rand.Rand) int {
 	return r.IntN(1<<r.IntN(12)) + r.IntN(2)
 }
 
-func (a *actor) prepare(o *operation) *pending {
+// registers draws whether an operation's memory is registered with the communicator: on
+// all ranks, on some, or on none.
+func (a *actor) registers(o *operation) bool {
+	mode := o.seed % 4
+	return mode > 1 || mode == 1 && a.own.IntN(2) == 0
+}
+
+// register returns memory of MemAlloc's, which may have served before.
+func (a *actor) register(bytes int) ([]byte, error) {
+	for i, b := range a.allocated {
+		if len(b) >= bytes && a.own.IntN(2) == 0 {
+			a.allocated = slices.Delete(a.allocated, i, i+1)
+			return b[:bytes], nil
+		}
+	}
+	b, err := a.c.MemAlloc(bytes + a.own.IntN(bytes))
+	if err != nil {
+		return nil, err
+	}
+	return b[:bytes], nil
+}
+
+// release gives up an operation's memory, some of it for good.
+func (a *actor) release(p *pending) error {
+	var errs []error
+	for _, b := range p.allocated {
+		if b = b[:cap(b)]; a.own.IntN(2) == 0 {
+			a.allocated = append(a.allocated, b)
+		} else {
+			errs = append(errs, a.c.MemFree(b))
+		}
+	}
+	p.allocated = nil
+	return errors.Join(errs...)
+}
+
+func (a *actor) prepare(o *operation) (*pending, error) {
 	a.operations++
-	p := o.prepare(a.c.Size(), a.c.Rank(), a.own)
+	var allocated [][]byte
+	alloc := heap
+	if a.registers(o) {
+		alloc = func(bytes int) ([]byte, error) {
+			b, err := a.register(bytes)
+			if err == nil {
+				allocated = append(allocated, b)
+			}
+			return b, err
+		}
+	}
+	p, err := o.prepare(a.c.Size(), a.c.Rank(), a.own, alloc)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", a.name, err)
+	}
+	p.allocated = allocated
 	p.name = fmt.Sprintf("%s, rank %d of %d, operation %d: %v(count %d, %v, %s, root %d, in place %t)",
 		a.name, a.c.Rank(), a.c.Size(), a.operations, o.kind, o.count, o.typ, o.op, o.root, o.inPlace)
-	return p
+	return p, nil
 }
 
 // single makes one call, blocking or not as this rank likes.
 func (a *actor) single() error {
-	p := a.prepare(a.draw())
+	p, err := a.prepare(a.draw())
+	if err != nil {
+		return err
+	}
 	return a.issue(p, a.own.IntN(2) == 0)
 }
 
@@ -520,7 +588,7 @@ func (a *actor) issue(p *pending, blocking bool) error {
 	var err error
 	if blocking {
 		if err = a.c.Do(context.Background(), p.call); err == nil {
-			err = p.check()
+			err = errors.Join(p.check(), a.release(p))
 		}
 	} else if p.handle, err = a.c.Start(context.Background(), p.call); err == nil {
 		a.pending = append(a.pending, p)
@@ -538,29 +606,44 @@ func (a *actor) blockingMessage() error {
 	if o.root == o.from || a.c.Rank() != o.root && a.c.Rank() != o.from {
 		return nil
 	}
-	return a.issue(a.prepare(o), a.own.IntN(2) == 0)
+	p, err := a.prepare(o)
+	if err != nil {
+		return err
+	}
+	return a.issue(p, a.own.IntN(2) == 0)
 }
 
 // group fuses several operations and messages.
 func (a *actor) group() error {
 	g := collective.NewGroup()
 	var fused []*pending
+	add := func(o *operation) error {
+		p, err := a.prepare(o)
+		fused = append(fused, p)
+		return err
+	}
 	for range a.shared.IntN(5) {
-		fused = append(fused, a.prepare(a.draw()))
+		if err := add(a.draw()); err != nil {
+			return err
+		}
 	}
 	n, me := a.c.Size(), a.c.Rank()
 	for range a.shared.IntN(2 * n) {
 		o := &operation{seed: a.shared.Uint64(), kind: plan.Send, typ: dtype.Uint32, root: a.shared.IntN(n), from: a.shared.IntN(n), count: randomCount(a.shared)}
 		if me == o.from {
-			p := a.prepare(o)
+			if err := add(o); err != nil {
+				return err
+			}
 			if me == o.root { // both ends: this one is the sender's
+				p := fused[len(fused)-1]
 				p.call.Kind, p.call.Root = plan.Send, o.root
 				p.want = bytes.Clone(p.memory)
 			}
-			fused = append(fused, p)
 		}
 		if me == o.root {
-			fused = append(fused, a.prepare(o))
+			if err := add(o); err != nil {
+				return err
+			}
 		}
 	}
 	for _, p := range fused {
@@ -592,7 +675,7 @@ func (a *actor) collect(k int) error {
 		if err := p.handle.Wait(context.Background()); err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
-		if err := p.check(); err != nil {
+		if err := errors.Join(p.check(), a.release(p)); err != nil {
 			return err
 		}
 	}
