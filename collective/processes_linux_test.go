@@ -144,6 +144,7 @@ type programJob struct {
 	Ranks  []int
 	Seed   uint64
 	Length int
+	Lends  bool // by two-shot schedules
 }
 
 var programRole = role("program", func(p *player) error {
@@ -154,9 +155,14 @@ var programRole = role("program", func(p *player) error {
 		return err
 	}
 	config := processConfig(rand.New(rand.NewPCG(job.Seed, 0)))
+	if job.Lends {
+		config = collective.Config{Algorithm: plan.TwoShot, Channels: config.Channels, Wait: config.Wait}
+	}
 	return joined(job.Ranks[number], config, func(comms []*collective.Comm) error {
 		return everyLocal(comms, func(c *collective.Comm) error {
-			err := newActor(c, job.Seed, "world").run(job.Length, 3)
+			a := newActor(c, job.Seed, "world")
+			a.lends = job.Lends
+			err := a.run(job.Length, 3)
 			if err != nil {
 				c.Abort()
 			}
@@ -184,7 +190,7 @@ func TestRandomProgramsOfProcessesGiveWhatAModelGives(t *testing.T) {
 	rounds := 0
 	for ; time.Now().Before(end); rounds++ {
 		rng := rand.New(rand.NewPCG(seed+uint64(rounds), 11))
-		job := programJob{Ranks: layout(rng, 2+rng.IntN(5)), Seed: seed + uint64(rounds), Length: 5 + rng.IntN(30)}
+		job := programJob{Ranks: layout(rng, 2+rng.IntN(5)), Seed: seed + uint64(rounds), Length: 5 + rng.IntN(30), Lends: rounds%2 == 1}
 		t.Run(fmt.Sprintf("seed %d, ranks of processes %v", job.Seed, job.Ranks), func(t *testing.T) {
 			c := stage(t, staging{role: programRole, args: job, size: len(job.Ranks)})
 			c.reportedNothingWrong()

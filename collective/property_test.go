@@ -406,6 +406,7 @@ type actor struct {
 	own        *rand.Rand
 	pending    []*pending
 	allocated  [][]byte // by MemAlloc, for use in later operations
+	lends      bool     // mostly large collectives of registered memory
 	operations int
 	children   sync.WaitGroup
 	mu         sync.Mutex // guards failed
@@ -482,6 +483,10 @@ func (a *actor) draw() *operation {
 	}
 	o := &operation{seed: r.Uint64(), kind: kinds[r.IntN(len(kinds))], typ: types[r.IntN(len(types))], root: r.IntN(n)}
 	o.count = randomCount(r)
+	if a.lends {
+		o.kind = kinds[r.IntN(6)]
+		o.count *= 1 + r.IntN(8)
+	}
 	switch o.kind {
 	case plan.AllReduce, plan.Reduce, plan.ReduceScatter:
 		ops := []string{"sum", "prod", "min", "max", "mulsum", "avg"}
@@ -520,7 +525,7 @@ func randomCount(r *rand.Rand) int {
 // all ranks, on some, or on none.
 func (a *actor) registers(o *operation) bool {
 	mode := o.seed % 4
-	return mode > 1 || mode == 1 && a.own.IntN(2) == 0
+	return mode > 1 || a.lends && mode == 0 || mode == 1 && a.own.IntN(2) == 0
 }
 
 // register returns memory of MemAlloc's, which may have served before.
@@ -556,6 +561,11 @@ func (a *actor) prepare(o *operation) (*pending, error) {
 	a.operations++
 	var allocated [][]byte
 	alloc := heap
+	if o.seed%5 == 0 && o.kind <= plan.ReduceScatter { // each as it likes
+		mine := *o
+		mine.inPlace = a.own.IntN(2) == 0
+		o = &mine
+	}
 	if a.registers(o) {
 		alloc = func(bytes int) ([]byte, error) {
 			b, err := a.register(bytes)
@@ -706,6 +716,7 @@ func (a *actor) split(depth int) error {
 		return nil
 	}
 	actor := newActor(child, seed+uint64(mine), fmt.Sprintf("%s/%d", a.name, mine))
+	actor.lends = a.lends
 	run := func() error {
 		err := actor.run(length, depth)
 		if err != nil {
