@@ -207,7 +207,7 @@ type WaitPolicy = spin.Policy
 const (
 	// WaitAdaptive polls for about two microseconds, goes on with the processor
 	// given away in between for about a millisecond, then sleeps; where ranks
-	// outnumber cores it gives the processor away at once and sleeps soon.
+	// outnumber cores it gives the processor away at once and sleeps sooner.
 	WaitAdaptive = spin.Adaptive
 	// WaitSpin polls all the time, as NCCL's kernels and proxies do.
 	WaitSpin = spin.Spin
