@@ -38,9 +38,10 @@ type Config struct {
 	// over ranks whatever the size, the transport, the protocol, the channels and
 	// the timing. (Types of 16 and 8 bits are rounded once, behind the last
 	// rank.) It needs the algorithm twoshot, where all ranks are goroutines of one
-	// process, or oneshot, which is slow where there are many ranks or bytes; what
-	// excludes these is an error, ErrUnsupported. Everything else is reproducible
-	// anyway. Variable: GOLLECTIVE_REPRODUCIBLE (0, 1).
+	// process, or oneshot, which is slow where there are many ranks or bytes. What
+	// excludes these is an error: ErrInvalid for a forced ring or tree, ErrUnsupported
+	// at the call for a list that leaves neither; a forced twoshot between processes
+	// gives way to oneshot. Everything else is reproducible anyway. Variable: GOLLECTIVE_REPRODUCIBLE (0, 1).
 	Reproducible bool
 
 	// TunerFile is a file of rules in the format of NCCL's tuner plugin, such as
@@ -176,7 +177,7 @@ type Config struct {
 	// waits are regions in it.
 	Profile bool
 
-	// Logger gets warnings and, at level debug, what was chosen and why.
+	// Logger gets warnings and, at level debug, what was chosen.
 	// Default: slog.Default(), or what the variable GOLLECTIVE_DEBUG (WARN, INFO)
 	// says: INFO prints everything on standard error.
 	Logger *slog.Logger

@@ -1,6 +1,7 @@
 package collective
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -107,8 +108,7 @@ func decodeDescriptions(texts [][]byte, self int, rules *plan.Tuning) ([]descrip
 				ErrUnsupported, number, d.Host, d.PID, d.Version, descriptionVersion)
 		}
 		if d.Config != all[self].Config {
-			mine, _ := json.Marshal(all[self].Config)
-			theirs, _ := json.Marshal(d.Config)
+			mine, theirs := differing(all[self].Config, d.Config)
 			return nil, fmt.Errorf("%w: configurations differ: process %d has %s, process %d (%s, pid %d) has %s",
 				ErrMismatch, self, mine, number, d.Host, d.PID, theirs)
 		}
@@ -117,6 +117,25 @@ func decodeDescriptions(texts [][]byte, self int, rules *plan.Tuning) ([]descrip
 		}
 	}
 	return all, nil
+}
+
+// differing shows the fields in which two structs of one type differ.
+func differing(a, b any) (inA, inB string) {
+	fields := func(of any) (all map[string]json.RawMessage) {
+		text, _ := json.Marshal(of) // of numbers, names and truths
+		_ = json.Unmarshal(text, &all)
+		return all
+	}
+	left, right := fields(a), fields(b)
+	for name := range left {
+		if bytes.Equal(left[name], right[name]) {
+			delete(left, name)
+			delete(right, name)
+		}
+	}
+	textA, _ := json.Marshal(left)
+	textB, _ := json.Marshal(right)
+	return string(textA), string(textB)
 }
 
 // announce makes the FIFOs of a communicator available to peers.

@@ -1,7 +1,9 @@
 package collective
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 
@@ -73,6 +75,12 @@ func (w *world) comm(rank int) *Comm {
 		Account:   w.config.Accounting,
 		Labels:    w.config.Profile,
 		Name:      w.label(),
+	}
+	if log := w.config.Logger; log.Enabled(context.Background(), slog.LevelDebug) {
+		c.Chosen = func(s plan.Spec, chosen plan.Choice) {
+			log.Debug("collective: plan chosen", "name", w.label(), "rank", rank, "call", s,
+				"algorithm", chosen.Algorithm, "protocol", chosen.Protocol, "channels", chosen.Channels)
+		}
 	}
 	if p := w.process; p != nil {
 		c.Waiters, c.Cores = p.ranksOnThisHost(), p.coresHere()

@@ -372,10 +372,16 @@ func (r *run) onRanks(ctx context.Context, body func(ctx context.Context, rank i
 		})
 	}
 	ranks.Wait()
-	// The first cause is on every rank; told n times it is no clearer.
+	// The first cause is on every rank, unless a call was refused on one, which the
+	// others only see giving up; told n times it is no clearer.
 	for _, err := range all {
 		if errors.Is(err, context.DeadlineExceeded) {
 			return fmt.Errorf("test timeout (%ds): %w", r.TimeoutSeconds, err)
+		}
+	}
+	for _, err := range all {
+		if err != nil && !errors.Is(err, collective.ErrAborted) {
+			return err
 		}
 	}
 	for _, err := range all {

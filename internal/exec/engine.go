@@ -54,6 +54,9 @@ type Config struct {
 	// all share memory.
 	Publish func(rank int, ask bool)
 
+	// Chosen is told of every plan that is made. Default: nobody.
+	Chosen func(plan.Spec, plan.Choice)
+
 	// Silent lists the ranks that do not answer. It is asked when a deadline
 	// has passed. Default: not asked.
 	Silent func() []int

@@ -46,6 +46,9 @@ func (c *channel) adopt(s spin.Service) {
 // bind resolves the peers of p's steps to FIFOs.
 func (e *Engine) bind(p *plan.Plan) (*Program, error) {
 	program := &Program{Plan: p, channels: make([]channel, len(p.Channels))}
+	if e.config.Chosen != nil {
+		e.config.Chosen(p.Spec, p.Choice)
+	}
 	spec := p.Spec
 	if !oneSided(spec.Kind) {
 		program.entry = ledger.NewEntry(spec)
