@@ -161,7 +161,7 @@ func (l *tunerLine) wrong(column int, accepted string) {
 
 func (l *tunerLine) rule() Rule {
 	if n := len(l.fields); n < fewestColumns || n > len(tunerColumns) {
-		l.err = fmt.Errorf("column %d: %d columns, accepted: %d to %d (%s)", n, n, fewestColumns, len(tunerColumns), TunerHeader())
+		l.err = fmt.Errorf("column %d is the last, accepted: %d to %d columns (%s)", n, fewestColumns, len(tunerColumns), TunerHeader())
 		return Rule{}
 	}
 	r := Rule{
@@ -174,8 +174,13 @@ func (l *tunerLine) rule() Rule {
 	if l.err == nil && r.MinBytes > r.MaxBytes {
 		l.wrong(2, fmt.Sprintf("min_bytes (%d) and more", r.MinBytes))
 	}
-	if a := r.Choice.Algorithm; l.err == nil && l.foreign == "" && a != AutoAlgorithm && !slices.Contains(r.Kind.algorithms(a), a) {
+	a, p := r.Choice.Algorithm, r.Choice.Protocol
+	switch {
+	case l.err != nil || l.foreign != "" || a == AutoAlgorithm:
+	case !slices.Contains(r.Kind.algorithms(a), a):
 		l.foreign = fmt.Sprintf("%s has no algorithm %v", kindName(r.Kind), a)
+	case p == Direct && a != OneShot && a != TwoShot, a == TwoShot && p != Direct && p != AutoProtocol:
+		l.foreign = fmt.Sprintf("%v has no protocol %v", a, p)
 	}
 	return r
 }

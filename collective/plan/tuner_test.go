@@ -56,19 +56,22 @@ allreduce,0,65536,nvls,simple,2,1,-1,-1,1
 allreduce,0,65536,COLLNET_CHAIN,simple,2,1,-1,-1,1
 allgather,0,65536,pat,simple,2,1,-1,-1,1
 allreduce,0,65536,ring,ll,-1,-1,-1,-1,-1
+allreduce,0,65536,twoshot,ll,-1,-1,-1
+allreduce,0,65536,ring,direct,-1,-1,-1
 `)
 	require.Len(t, tuning.Rules, 1)
 	require.Equal(t, 6, tuning.Rules[0].Line)
 	require.Equal(t, []string{
 		"t.csv:2: broadcast has no algorithm tree", "t.csv:3: there is no algorithm nvls here",
 		"t.csv:4: there is no algorithm collnet_chain here", "t.csv:5: there is no algorithm pat here",
+		"t.csv:7: twoshot has no protocol ll", "t.csv:8: ring has no protocol direct",
 	}, tuning.Foreign)
 }
 
 func TestMistakesInATunerFileAreFound(t *testing.T) {
 	for _, tc := range []struct{ line, want string }{
-		{"allreduce,0,65536,tree,simple,2,1", "t.csv:2: column 7: 7 columns, accepted: 8 to 11"},
-		{"allreduce,0,1,tree,simple,2,1,-1,-1,-1,tcp,", "t.csv:2: column 12: 12 columns"},
+		{"allreduce,0,65536,tree,simple,2,1", "t.csv:2: column 7 is the last, accepted: 8 to 11 columns"},
+		{"allreduce,0,1,tree,simple,2,1,-1,-1,-1,tcp,", "t.csv:2: column 12 is the last"},
 		{"alltoall,0,1,ring,simple,2,1,-1", `t.csv:2: column 1 (collective_type): "alltoall", accepted: broadcast, reduce, allgather, reducescatter, allreduce`},
 		{"allreduce,1.5,1,ring,simple,2,1,-1", `t.csv:2: column 2 (min_bytes): "1.5"`},
 		{"allreduce,0,64K,ring,simple,2,1,-1", `t.csv:2: column 3 (max_bytes): "64K"`},
