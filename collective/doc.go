@@ -21,6 +21,9 @@
 // errors). After such a failure a communicator is of no use any more;
 // [Comm.Shrink] makes one of the survivors.
 //
+// Buffers are any slices; those of processes that share a host may also come from
+// [Comm.MemAlloc], which says when that pays.
+//
 // Inside, a call is cut into parts, one per channel, which blocks move in loops of
 // chunks along a ring or a tree, or, where ranks share memory, combine in place: each
 // reads what the others have. See docs/architecture.md for the words and the way, and
