@@ -566,6 +566,7 @@ func (p *process) makeChild(ctx context.Context, parent *world, id childKey, mem
 // here have closed.
 func (p *process) close(w *world) {
 	p.waitForSettlers(w)
+	p.waitForReaders(w)
 	p.cancel()
 	if p.remote != nil {
 		p.drain(w)
@@ -598,6 +599,23 @@ func (p *process) waitForSettlers(w *world) {
 				return
 			case <-time.After(pause):
 			}
+		}
+	}
+}
+
+// waitForReaders returns when every rank has mapped the desks at which ranks here have
+// posted, or will not do so any more: a root shows what others look at when it has left.
+func (p *process) waitForReaders(w *world) {
+	ctx, cancel := context.WithTimeout(context.Background(), p.job.timeout)
+	defer cancel()
+	left := func(rank int) bool { return w.ledger.Closed(rank) || p.absent(p.ranks[rank]) != nil }
+	for pause := 50 * time.Microsecond; p.fifos.Unseen(left); pause = min(2*pause, 10*time.Millisecond) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.ledger.Failed():
+			return
+		case <-time.After(pause):
 		}
 	}
 }

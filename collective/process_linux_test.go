@@ -208,3 +208,35 @@ func TestAllocatedMemoryIsSeenByPeers(t *testing.T) {
 	require.ErrorIs(t, owner.MemFree(make([]byte, 1)), ErrInvalid)
 	require.NoError(t, owner.MemFree(mine))
 }
+
+// A root may be through, and have closed, before others look for what it has posted.
+func TestWhatARankHasPostedOutlivesItsClose(t *testing.T) {
+	for _, kind := range []plan.Kind{plan.Broadcast, plan.Reduce} {
+		for _, here := range [][]int{{1, 1}, {1, 2}} {
+			comms := sharedMemoryJobs(t, Config{}, here...)
+			require.NoError(t, everyRank(comms, func(c *Comm) error {
+				n := c.Size()
+				root := 0 // who needs nobody leaves at once
+				if kind == plan.Reduce {
+					root = n - 1
+				}
+				leaves := (c.Rank() == root) == (kind == plan.Broadcast)
+				x, y := []int32{int32(c.Rank() + 1)}, make([]int32, 1)
+				if !leaves {
+					time.Sleep(50 * time.Millisecond)
+				}
+				var err error
+				want := int32(1)
+				if kind == plan.Broadcast {
+					err = Broadcast(t.Context(), c, x, y, root)
+				} else {
+					err, want = Reduce(t.Context(), c, x, y, Sum, root), int32(n*(n+1)/2)
+				}
+				if err == nil && (kind == plan.Broadcast || c.Rank() == root) && y[0] != want {
+					err = fmt.Errorf("got %d, want %d", y[0], want)
+				}
+				return errors.Join(err, c.Close())
+			}))
+		}
+	}
+}

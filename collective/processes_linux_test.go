@@ -72,7 +72,17 @@ func (job *tableJob) play(number int, change func(i int, c *collective.Config)) 
 			for _, c := range comms {
 				ranks = append(ranks, c.Rank())
 			}
-			t := trial.New(s.Case, s.ranks, trial.Heap)
+			memory := trial.Heap
+			if i%2 == 1 { // the first rank's is seen by the other processes
+				memory = trial.From(func(bytes int) []byte {
+					b, err := comms[0].MemAlloc(bytes)
+					if err != nil {
+						panic(err) // there is no memory
+					}
+					return b
+				})
+			}
+			t := trial.New(s.Case, s.ranks, memory)
 			for range 2 {
 				if err := trial.Run(comms, s.form, t); err != nil {
 					return err

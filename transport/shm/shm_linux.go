@@ -28,6 +28,7 @@ type Transport struct {
 	mu         sync.Mutex
 	closed     bool
 	connecting sync.WaitGroup
+	desks      map[transport.Spot]*transport.Desk // those that Desk has returned
 }
 
 var _ transport.Transport = (*Transport)(nil)
@@ -122,7 +123,32 @@ func (t *Transport) Desk(s transport.Spot) (*transport.Desk, error) {
 	if err != nil {
 		return fail(err)
 	}
+	t.mu.Lock()
+	if t.desks == nil {
+		t.desks = make(map[transport.Spot]*transport.Desk)
+	}
+	t.desks[s] = desk
+	t.mu.Unlock()
 	return desk, nil
+}
+
+// Unseen reports whether a desk of this process shows what a rank of another may still
+// come to look at: it has not posted on that channel, which it does not before it has
+// mapped the desks of all, and has not left.
+func (t *Transport) Unseen(left func(rank int) bool) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for mine, d := range t.desks {
+		if t.processOf(mine.Rank) != t.self || !d.Posted(1) {
+			continue
+		}
+		for s, other := range t.desks {
+			if s.Channel == mine.Channel && s.Slot == mine.Slot && t.processOf(s.Rank) != t.self && !other.Posted(1) && !left(s.Rank) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // deskName names the segment of a desk.

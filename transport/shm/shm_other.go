@@ -43,5 +43,8 @@ func (*Transport) Connect(transport.Link, transport.End) (*transport.Conn, error
 	return nil, errNotLinux
 }
 func (*Transport) Desk(transport.Spot) (*transport.Desk, error) { return nil, errNotLinux }
-func (*Transport) Provide(string) (int, func([]byte), error)    { return 0, nil, errNotLinux }
-func (*Transport) Close()                                       {}
+
+// Unseen is false.
+func (*Transport) Unseen(func(rank int) bool) bool           { return false }
+func (*Transport) Provide(string) (int, func([]byte), error) { return 0, nil, errNotLinux }
+func (*Transport) Close()                                    {}

@@ -45,8 +45,15 @@ const margin = 160
 
 // Heap is ordinary memory with a margin on either side.
 func Heap(bytes, offset int) ([]byte, int) {
-	around := make([]byte, 16+margin+16+bytes+margin)
-	return around, align(around) + margin + offset
+	return From(func(bytes int) []byte { return make([]byte, bytes) })(bytes, offset)
+}
+
+// From is the same in memory that alloc makes.
+func From(alloc func(bytes int) []byte) Memory {
+	return func(bytes, offset int) ([]byte, int) {
+		around := alloc(16 + margin + 16 + bytes + margin)
+		return around, align(around) + margin + offset
+	}
 }
 
 // buffer is one rank's memory for sending or receiving.
