@@ -295,7 +295,7 @@ func (w *worker) twoShotInSight(work *Work, c *channel) error {
 	err := m.SeeAll()
 	if err == nil {
 		all, whole := m.allInSight(c.Direct.Whole)
-		if !all {
+		if !all || !whole && c.Direct.Whole && w.resultBytes(work) < roundsPay {
 			m.Done()
 			return w.runThreads(work, c)
 		}
@@ -307,6 +307,11 @@ func (w *worker) twoShotInSight(work *Work, c *channel) error {
 	}
 	return err
 }
+
+// roundsPay is how large results must be, on both of two ranks together, for rounds to be
+// quicker than the ring where a buffer is in place: below, each waits for the other's
+// only round or two (16 KiB to 1 MiB each: 1.4 to 2.3 times the ring's time; 4 MiB: 0.9).
+const roundsPay = 4 << 20
 
 // allInSight reports whether what every rank has lent can be found, and whether all can
 // combine everything, if the plan has it so: nobody's input may change meanwhile.
