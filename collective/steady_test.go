@@ -41,7 +41,7 @@ func (h holdings) grown(before holdings, operations int) error {
 			errs = append(errs, fmt.Errorf("%d %s after %d operations, %d before", now, what, operations, then))
 		}
 	}
-	more("allocations", int(h.Mallocs), int(before.Mallocs), 2000+operations/200)
+	more("allocations", int(h.Mallocs), int(before.Mallocs), 5000+operations/100)
 	more("bytes of heap", int(h.Heap), int(before.Heap), 256<<10)
 	more("goroutines", h.Goroutines, before.Goroutines, 0)
 	more("descriptors", h.Files, before.Files, 0)
