@@ -57,7 +57,6 @@ var steadyRole = role("steady", func(p *player) error {
 		// What frees memory is seen by the others in the next operation.
 		err := everyLocal(comms, allocations(200))
 		now := holdingsNow()
-		now.Mallocs = before.Mallocs // that allocates
 		p.tell("steady", nil, float64(operations))
 		return errors.Join(err, now.grown(before, 200))
 	})

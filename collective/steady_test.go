@@ -17,7 +17,6 @@ import (
 
 // holdings is what a process has of what could grow.
 type holdings struct {
-	Mallocs    uint64
 	Heap       uint64 // bytes in use after a collection
 	Goroutines int
 	Files      int // open descriptors, where the system tells
@@ -28,7 +27,7 @@ func holdingsNow() holdings {
 	var m runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&m)
-	h := holdings{Mallocs: m.Mallocs, Heap: m.HeapAlloc, Goroutines: runtime.NumGoroutine()}
+	h := holdings{Heap: m.HeapAlloc, Goroutines: runtime.NumGoroutine()}
 	h.Files, h.Mappings = filesAndMappings()
 	return h
 }
@@ -41,7 +40,6 @@ func (h holdings) grown(before holdings, operations int) error {
 			errs = append(errs, fmt.Errorf("%d %s after %d operations, %d before", now, what, operations, then))
 		}
 	}
-	more("allocations", int(h.Mallocs), int(before.Mallocs), 5000+operations/100)
 	more("bytes of heap", int(h.Heap), int(before.Heap), 256<<10)
 	more("goroutines", h.Goroutines, before.Goroutines, 0)
 	more("descriptors", h.Files, before.Files, 0)
