@@ -309,6 +309,8 @@ type programs struct {
 	recent [4]*Program
 	next   int
 	all    map[plan.Spec]*Program
+
+	shortcuts [shortPrograms]*Program // see place
 }
 
 // mostPrograms bounds the cache: a program that calls with ever new sizes must

@@ -50,7 +50,11 @@ type short struct {
 func (e *Engine) prepareShort(p *Program, send, recv int) {
 	s := &p.short
 	spec := &p.Plan.Spec
-	if s.suits || len(p.channels) != 1 || p.channels[0].Direct == nil || spec.Op == reduce.PreMulSum ||
+	if s.suits {
+		*e.programs.place(s.key) = p // where another may have taken its place
+		return
+	}
+	if len(p.channels) != 1 || p.channels[0].Direct == nil || spec.Op == reduce.PreMulSum ||
 		e.config.Account || e.labels != nil {
 		return
 	}
@@ -61,6 +65,7 @@ func (e *Engine) prepareShort(p *Program, send, recv int) {
 	s.asks = !hearsOfAll(*spec)
 	s.key = KeyOf(spec.Kind, spec.Type, spec.Op, spec.Count, spec.Root, spec.InPlace)
 	s.send, s.recv, s.suits = send, recv, true
+	*e.programs.place(s.key) = p
 }
 
 // Short executes a call if it can take the short path, and reports whether it has. The
@@ -81,15 +86,24 @@ func (e *Engine) Short(ctx context.Context, key Key, send, recv []byte) (done bo
 
 // short returns a program that can take the short path.
 func (p *programs) short(key Key, send, recv int) *Program {
-	for _, program := range p.recent {
-		if program != nil && program.short.suits && program.short.key == key {
-			if program.short.send == send && program.short.recv == recv {
-				return program
-			}
-			return nil
-		}
+	program := *p.place(key)
+	if program == nil || program.short.key != key || program.short.send != send || program.short.recv != recv {
+		return nil
 	}
-	return nil
+	return program
+}
+
+// shortPrograms is how many programs can have places among those of the short path.
+const (
+	shortBits     = 6
+	shortPrograms = 1 << shortBits
+)
+
+// place is where the program of key is, if it is there. Calls that differ by their sizes
+// only have places of their own more often than not.
+func (p *programs) place(key Key) **Program {
+	h := (key.Call + key.Count + key.Root<<16) * 0x9e3779b97f4a7c15
+	return &p.shortcuts[h>>(64-shortBits)]
 }
 
 // leaveShort lets others in.

@@ -65,6 +65,32 @@ func TestCallsLikeOneBeforeTakeTheShortPath(t *testing.T) {
 	}
 }
 
+// A program whose calls differ and come again, as layers of a model do, takes the short
+// path with most of them.
+func TestManyDifferentCallsHaveShortPaths(t *testing.T) {
+	const calls, rounds = 20, 5
+	all := engines(t, 2, directWorld(1, plan.OneShot), spin.Adaptive, inOneHub())
+	requireNoErrors(t, onEach(t, all, func(ctx context.Context, rank int, e *Engine) error {
+		taken := 0
+		for range rounds {
+			for i := range calls {
+				s := newSum(rank, 2, 10+7*i)
+				short, err := callAsUsersDo(ctx, e, &s.Call)
+				if err = errors.Join(err, s.check()); err != nil {
+					return err
+				}
+				if short {
+					taken++
+				}
+			}
+		}
+		if taken < calls*(rounds-1)/2 {
+			return fmt.Errorf("%d of %d calls took the short path", taken, calls*rounds)
+		}
+		return nil
+	}))
+}
+
 func TestTheShortPathAllocatesNothing(t *testing.T) {
 	for _, a := range []plan.Algorithm{plan.OneShot, plan.TwoShot} {
 		for _, kind := range directKinds {
