@@ -43,7 +43,7 @@ type Direct struct {
 	// Scratch of one slice per rank, for callers that gather operands.
 	Sources, Destinations [][]byte
 
-	_ [64]byte // whole lines: another rank's may lie next to it
+	_ [160]byte // whole lines: another rank's may lie next to it
 }
 
 // Phases of the k-th lending operation are k<<phaseShift and one of these, growing. They

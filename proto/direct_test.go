@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -377,4 +378,9 @@ func TestPhasesAreInOrder(t *testing.T) {
 			require.False(t, reached(phases[i-1], phases[i]), "%x before %x", phases[i-1], phases[i])
 		}
 	}
+}
+
+// What a rank writes at every operation shares no cache line with another rank's.
+func TestDirectFillsWholeLines(t *testing.T) {
+	require.Zero(t, unsafe.Sizeof(Direct{})%transport.Line)
 }

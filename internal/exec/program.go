@@ -21,7 +21,7 @@ type Program struct {
 	channels []channel
 	short    short
 
-	_ [104]byte // whole lines: another rank's may lie next to it
+	_ [208]byte // whole lines: another rank's may lie next to it
 }
 
 // channel is the bound work of one block.

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/gollective/gollective/internal/fault"
 	"github.com/gollective/gollective/internal/reduce"
 	"github.com/gollective/gollective/internal/spin"
+	"github.com/gollective/gollective/transport"
 )
 
 // callAsUsersDo is what a user's call does: the short path if it can be taken, else the
@@ -238,4 +240,13 @@ func toMyself(ctx context.Context, e *Engine, rank int) error {
 		return fmt.Errorf("got %v", to)
 	}
 	return nil
+}
+
+// What a rank writes at every call shares no cache line with another rank's.
+func TestWhatRanksWriteFillsWholeLines(t *testing.T) {
+	for name, size := range map[string]uintptr{
+		"worker": unsafe.Sizeof(worker{}), "Program": unsafe.Sizeof(Program{}), "Waiter": unsafe.Sizeof(spin.Waiter{}),
+	} {
+		require.Zero(t, size%transport.Line, "%s: %d bytes", name, size)
+	}
 }

@@ -133,7 +133,7 @@ type Waiter struct {
 		wall, cpu, waiting                        atomic.Int64 // only with accounting
 	}
 
-	_ [112]byte // whole lines: another goroutine's may lie next to it
+	_ [208]byte // whole lines: another goroutine's may lie next to it
 }
 
 const publishTurns = 1 << 12
