@@ -16,9 +16,10 @@ import (
 //
 // It pays for calls from some 16 or 32 KiB on, between two or a few ranks that
 // have a core each. Smaller calls are posted or sent as they are, whatever memory
-// they are in. It can also cost: ordinary slices go through slots that stay in the
-// caches, and these are up to twice as fast where a call of less than some 2 MiB is
-// in place, or where ranks outnumber processors. Measure both where it matters.
+// they are in, and so are calls of two ranks in place below 2 MiB: a ring is quicker
+// there. Where more ranks are in place, or ranks outnumber processors, ordinary slices,
+// which go through slots that stay in the caches, can be as fast or faster. Measure
+// both where it matters.
 //
 // Where all ranks are goroutines of this process, every slice is within their
 // reach, and MemAlloc returns an ordinary one.

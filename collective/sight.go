@@ -56,8 +56,8 @@ type region struct {
 
 // regions are those of one rank: replaced by its owner as a whole, read by its calls.
 type regions struct {
-	now   atomic.Pointer[[]region]
-	freed atomic.Uint64
+	now   atomic.Pointer[[]region] // stored by MemAlloc and MemFree, which exclude each other
+	freed atomic.Uint64            // grows in MemFree, before the region leaves now
 }
 
 func (r *regions) change(with func([]region) []region) {

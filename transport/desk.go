@@ -10,7 +10,10 @@ import (
 // Desk is what one rank shows to all others that share memory with it, instead of
 // sending it to each: FIFOs have one reader, a desk has as many as there are ranks.
 // A rank posts at its own desk and looks at the others'; every word has one writer,
-// the owner.
+// the owner. One thing looks like an exception: where there is a single peer, it may
+// store back in the lines of a post what it has read there (Claim). It does so after it
+// has seen the post and before it makes its next one, which the owner waits for before
+// it writes to that place again, so no store of the owner's is ever overwritten.
 //
 // Posts are numbered from 1 on, by all ranks alike. Post s lies in place s mod 2: a
 // rank may post s when it has seen post s-1 of all others, which says that they have
@@ -37,12 +40,14 @@ type deskHead struct {
 	mark [4]uint64 // deskMark, deskVersion, bytes per slot, reserved; written before anybody looks
 	_    [Line - 32]byte
 
-	// phase says how far the owner has got with what it does with others' memory;
-	// see proto.Direct.
+	// phase says how far the owner has got with what it does with others' memory; see
+	// proto.Direct. Written by the owner, with a fence, behind all that it tells of;
+	// polled by all others.
 	phase atomic.Uint64
 	_     [Line - 8]byte
 
 	// sleeper is the number of the bed in which the owner sleeps, 0 when it does not.
+	// Written by the owner; whoever has posted or moved reads it, behind a fence.
 	sleeper atomic.Uint32
 	_       [Line - 4]byte
 }
@@ -58,7 +63,8 @@ type place struct {
 // post is a cache line, of which a payload of few bytes takes the rest: it comes with
 // what publishes it.
 type post struct {
-	// sequence is written last: it publishes the rest, and what is in the slot.
+	// sequence is written last, by the owner: it publishes the rest, and what is in the
+	// slot. Polled by all others, who look at the rest only then.
 	sequence atomic.Uint64
 	header   uint64
 	words    [PostWords]uint64
